@@ -1,4 +1,4 @@
-# Everything happens in .venv, .dagster_home and .airflow_home, inside this folder. Works with GNU make 3.81 and later.
+# All files are created in .venv, .dagster_home and .airflow_home in this folder. Requires GNU make 3.81 or later.
 .DEFAULT_GOAL := help
 SHELL := /bin/sh
 BIN := .venv/bin
@@ -9,14 +9,14 @@ ARGS ?=
 export DAGSTER_HOME := $(CURDIR)/.dagster_home
 
 UV := $(shell command -v uv 2>/dev/null)
-# uv takes the torch that fits the machine: without a GPU a much smaller one. `UV_TORCH_BACKEND=` takes the usual one.
+# uv selects the torch build for this machine, which is much smaller without a GPU. `UV_TORCH_BACKEND=` disables this.
 UV_TORCH_BACKEND ?= auto
 BACKEND := $(if $(UV_TORCH_BACKEND),UV_TORCH_BACKEND=$(UV_TORCH_BACKEND))
 unexport UV_TORCH_BACKEND
-# `make setup CONSTRAINTS=` takes the newest versions that pyproject.toml allows.
+# `make setup CONSTRAINTS=` selects the newest versions that pyproject.toml allows.
 CONSTRAINTS ?= constraints.txt
 PINNED := $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
-# Without uv: the first Python on PATH that fits; `make setup PYTHON=/path/to/python3.12` picks another, with uv too.
+# Without uv: the first supported Python on PATH. `make setup PYTHON=/path/to/python3.12` overrides it, with uv too.
 FITS := >=3.11,<3.14
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	$$python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null \
@@ -30,7 +30,7 @@ help: ## Show this list
 setup: .venv/.ui home ## Create .venv with engine, Dagster, torch and UI, in the versions of constraints.txt
 
 .PHONY: setup-dev
-setup-dev: .venv/.dev home ## Add what tests and lint need
+setup-dev: .venv/.dev home ## Add the packages for tests and lint
 
 .PHONY: home
 home:
@@ -57,7 +57,7 @@ demo: setup ## Run the patients table from source to published
 	$(BIN)/privacy-assets demo
 
 .PHONY: demo-leak
-demo-leak: setup ## The same with a generator that memorises: publication is blocked, exit status is not 0
+demo-leak: setup ## Run it with a memorizing generator: publication is blocked, exit status is not 0
 	$(BIN)/privacy-assets demo --leak
 
 .PHONY: ui
@@ -66,8 +66,8 @@ ui: setup ## Open Dagster on http://localhost:3000 (PORT=...), with the demo run
 	|| $(BIN)/privacy-assets demo
 	$(BIN)/dg dev --port $(PORT)
 
-# On Airflow all is kept in .airflow_home; nothing is sent, no examples are loaded, and the UI listens on the loopback only.
-# While the demo runs the gate alone speaks; the reason of a refusal stands in the table, not in a traceback.
+# Airflow stores all files in .airflow_home, sends no data, loads no examples, and its UI listens on the loopback only.
+# The demo prints the messages of the gate only; a table, not a traceback, shows the reason of a refusal.
 ON_AIRFLOW := demo-airflow demo-airflow-leak ui-airflow
 $(ON_AIRFLOW): export AIRFLOW_HOME := $(CURDIR)/.airflow_home
 $(ON_AIRFLOW): export AIRFLOW__CORE__DAGS_FOLDER := $(CURDIR)/examples/airflow/demo
@@ -84,14 +84,14 @@ demo-airflow demo-airflow-leak: export AIRFLOW__LOGGING__LOG_FORMAT := %(message
 LOOK := To see the graph, and to run it there: make ui-airflow
 
 .PHONY: demo-airflow
-demo-airflow: .venv/.airflow ## The demo on Airflow 3: SQLite, in .airflow_home, nothing runs in the background
+demo-airflow: .venv/.airflow ## Run the demo on Airflow 3, with SQLite in .airflow_home and without background processes
 	@$(BIN)/airflow db migrate >/dev/null
 	@echo "patients: an honest generator, by airflow dags test"
 	@$(BIN)/airflow dags test patients
 	@echo "releases  $$PRIVACY_ASSETS_RELEASES" && echo "$(LOOK)"
 
 .PHONY: demo-airflow-leak
-demo-airflow-leak: .venv/.airflow ## The same with a generator that memorises: task attest fails, nothing is published
+demo-airflow-leak: .venv/.airflow ## Run it with a memorizing generator: task attest fails and the table is not published
 	@$(BIN)/airflow db migrate >/dev/null
 	@echo "patients_leak: a generator that memorises, by airflow dags test"
 	@$(BIN)/airflow dags test patients_leak || { \
@@ -99,20 +99,30 @@ demo-airflow-leak: .venv/.airflow ## The same with a generator that memorises: t
 
 .PHONY: ui-airflow
 ui-airflow: .venv/.airflow ## Open Airflow on http://localhost:8080 (AIRFLOW_PORT=...), no password: trigger patients_leak there
-	PATH="$(CURDIR)/$(BIN):$$PATH" airflow standalone  # it starts others by this name
+	PATH="$(CURDIR)/$(BIN):$$PATH" airflow standalone  # it starts its components by this name
 
 .PHONY: lint
 lint: setup-dev ## Check style, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m tests.plain_english --count
+	$(BIN)/python -m tests.mutations --check
 
-# Workers on one test each are quicker than threads inside one; three on two cores, since tests wait for processes and
-# disks too. Who is done first takes half of what is left.
+.PHONY: english
+english: setup-dev ## List sentences that readers stumble over
+	$(BIN)/python -m tests.plain_english
+
+.PHONY: count
+count: setup-dev ## Count files, code lines, importers, import cycles and documented arguments (ARGS=-v lists them)
+	$(BIN)/python -m tests.code_counts $(ARGS)
+
+# Workers with one test each are faster than threads inside one. Three run on two cores, because tests also wait for
+# processes and disks. An idle worker takes half of the remaining tests.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal
 
 .PHONY: test
-test: setup-dev ## Run the tests but for the slow ones
+test: setup-dev ## Run all tests except the slow ones
 	$(PYTEST) $(ARGS)
 
 .PHONY: test-slow
@@ -122,6 +132,10 @@ test-slow: setup-dev ## Run the slow tests only
 .PHONY: test-all
 test-all: setup-dev ## Run all tests
 	$(PYTEST) -m 'slow or not slow' $(ARGS)
+
+.PHONY: mutations
+mutations: setup-dev ## Apply known faults to a copy of the package; a test must detect each (ARGS="seed" selects some)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.mutations $(ARGS)
 
 .PHONY: clean
 clean: ## Remove .venv, caches and build output (runs and releases in .dagster_home stay)

@@ -1,15 +1,15 @@
-"""Tables 2 and 3 and figures 3 and 4 of Meeus et al. (2023), "Achilles' Heels", on your own copy of the data.
+"""Repeat tables 2 and 3 and figures 3 and 4 of Meeus et al. (2023), "Achilles' Heels", on a given table.
 
     python -m benchmarks.achilles adult.parquet --study tables --results achilles.jsonl
     python -m benchmarks.achilles uk_census.parquet --drop "Person ID" --as-text --auxiliary 30000 --test 15000 \\
         --study tables --results achilles.jsonl
     python -m benchmarks.achilles --report achilles.jsonl --images benchmarks/results
 
-``tables``: AUC of the query attack on 40 random records and on the 10 that each other way of selecting finds, for
-SynthPop (leaves of 5 rows) and BayNet; ``--attack attention`` for table 3. ``neighbours`` and ``distances``: the
-records that other k and other distances select (figure 3). ``epsilon``: PrivBayes, 10 records of each (figure 4).
-Rows with "?" are left out. Each record is attacked once, however many ways select it: a line of the results, never
-computed twice. Beside the cost of a record at the paper's scale stands what the authors' program takes.
+``tables``: AUC of the query attack on 40 random records and on 10 records of each other selection, for SynthPop
+(leaves of 5 rows) and BayNet; ``--attack attention`` gives table 3. ``neighbours`` and ``distances``: records selected
+with other k and other distances (figure 3). ``epsilon``: PrivBayes, 10 records per selection (figure 4). Rows with "?"
+are dropped. Each record is attacked once, even if several selections contain it, and adds one line to the results. The
+report compares the cost of a record at the paper's scale with the authors' program.
 """
 
 from __future__ import annotations
@@ -31,14 +31,13 @@ import pandas as pd
 
 from benchmarks.images import write_image
 from privacy_assets.generators import build_generator
-from privacy_assets.report.plots import intervals_svg
-from privacy_assets.shadow.audit import AuditPlan, run_audit
-from privacy_assets.shadow.selection import Selector, select_records
-from privacy_assets.shadow.vulnerability import vulnerability
-from privacy_assets.tables.coding import Coding
+from privacy_assets.metrics.shadow_membership.audit import AuditConfig, run_audit
+from privacy_assets.metrics.vulnerability import Selector, select_records, vulnerability
+from privacy_assets.report.svg import intervals_svg
+from privacy_assets.tables.encoding import MatrixCoding
 from privacy_assets.tables.table import Table
 
-SYNTHPOP, BAYNET = ("synthpop", {"min_leaf": 5}), ("baynet", {})
+SYNTHPOP, BAYNET = ("synthpop", {"min_samples_leaf": 5}), ("baynet", {})
 PRIVBAYES = [("privbayes", {"epsilon": float(epsilon)}) for epsilon in (1, 10, 100)]
 SELECTORS: dict[Selector, int] = {"distance": 10, "log_likelihood": 10, "rare_value": 10, "random": 40}
 NEIGHBOURS = (1, 2, 3, 5, 10, 20, 30, 40, 50)
@@ -63,39 +62,39 @@ FIGURES = {
     "neighbours": "neighbours k",
     "distances": "distance",
     "epsilon": "epsilon of PrivBayes",
-}  # what is varied
+}  # varied parameters
 
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """A table as the attacks see it, and the ``scale`` of the attacks: settings of AuditPlan."""
+    """Table and ``scale`` (settings of AuditConfig) of the attacks."""
 
     name: str
-    coding: Coding
+    coding: MatrixCoding
     cells: np.ndarray
     scale: Mapping[str, int]
     seed: int
 
     def select(self, records: int, by: Selector = "distance", **how: Any) -> list[int]:
-        """Ids of selected records; ``how`` goes to their vulnerability."""
+        """Return the ids of selected records; ``how`` is passed to their vulnerability."""
         scores, rng = vulnerability(self.cells, self.coding, **how), np.random.default_rng(self.seed)
         return select_records(self.cells, self.coding, scores, by=by, records=records, rng=rng).ids.tolist()
 
 
 def read_world(path: Path, drop: list[str], as_text: bool, scale: Mapping[str, int], seed: int) -> World:
-    """Rows without "?" and without the dropped columns."""
+    """Read the table without rows that contain "?" and without the dropped columns."""
     frame = pd.read_parquet(path).drop(columns=drop)
     frame = frame[~(frame.astype(str) == "?").any(axis=1)].reset_index(drop=True)
     frame = frame.astype(str) if as_text else frame
     table = Table.read(frame, where=str(path))
-    coding = Coding.fit([table], table.schema)
+    coding = MatrixCoding.fit([table], table.schema)
     return World(path.stem, coding, coding.code(table), scale, seed)
 
 
 def selections(world: World, study: str) -> dict[str, list[int]]:
-    """Records by the way they were selected."""
+    """Return the records by selection."""
     if study == "neighbours":
-        return {f"k = {k}": world.select(records=RECORDS, neighbours=k) for k in NEIGHBOURS}
+        return {f"k = {k}": world.select(records=RECORDS, n_neighbors=k) for k in NEIGHBOURS}
     if study == "distances":
         return {distance: world.select(records=RECORDS, distance=distance) for distance in DISTANCES}
     most = RECORDS if study == "epsilon" else max(SELECTORS.values())
@@ -104,13 +103,13 @@ def selections(world: World, study: str) -> dict[str, list[int]]:
 
 def audit_line(world: World, name: str, settings: Mapping[str, Any], attack: str, record: int) -> dict[str, Any]:
     """Attack one record."""
-    plan = AuditPlan(build_generator(name, settings), ids=(record,), attack=attack, **world.scale)  # type: ignore[arg-type]
+    plan = AuditConfig(build_generator(name, settings), ids=(record,), attack=attack, **world.scale)  # type: ignore[arg-type]
     found = run_audit(world.cells, world.coding, plan, seed=world.seed).to_json()["records"][0]
     return {key: value for key, value in found.items() if key not in ("labels", "scores")}
 
 
 def run(world: World, study: str, generators: Iterable[str], attack: str, path: Path) -> None:
-    """Add the lines that ``path`` does not hold yet."""
+    """Attack the records that ``path`` does not contain yet and append their lines."""
     known = {"tables": [SYNTHPOP, BAYNET], "epsilon": PRIVBAYES}.get(study, [SYNTHPOP])
     chosen = [(name, settings) for name, settings in known if name in generators]
     found = selections(world, study)
@@ -138,21 +137,21 @@ def run(world: World, study: str, generators: Iterable[str], attack: str, path: 
 
 
 def key_of(line: Mapping[str, Any]) -> tuple[str, ...]:
-    """What was attacked, and how."""
+    """Identify the attack of a line."""
     settings = json.dumps(line["settings"] | line.get("scale", {}))
     return (line["table"], line["generator"], settings, line["attack"], str(line["id"]))
 
 
 def lines(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
-    """Results, as far as files exist."""
+    """Read the results of the files that exist."""
     for path in paths:
         for line in path.read_text().splitlines() if path.exists() else []:
-            with suppress(json.JSONDecodeError):  # cut off while it was written: it is done again
+            with suppress(json.JSONDecodeError):  # truncated by an interruption: recomputed
                 yield json.loads(line)
 
 
 def report(paths: list[Path], images: Path | None = None) -> None:
-    """Print the tables; draw the figures into the folder ``images``."""
+    """Print the tables and draw the figures into the folder ``images``."""
     every = list(lines(paths))
     audits = {key_of(line): line for line in every if "auc" in line}
     groups = sorted({key[:4] for key in audits}, key=lambda key: (*key[:2], json.loads(key[2]).get("epsilon", 0)))
@@ -178,13 +177,13 @@ def report(paths: list[Path], images: Path | None = None) -> None:
 
 
 def fits(study: str, generator: str) -> bool:
-    """Whether the study uses the generator."""
+    """Return True if the study uses the generator."""
     return generator in {"tables": ("synthpop", "baynet"), "epsilon": ("privbayes",)}.get(study, ("synthpop",))
 
 
 @dataclass(frozen=True)
 class Selected:
-    """AUC over the ``records`` of one selection that were attacked, of ``wanted``; ``chance`` is that of one AUC."""
+    """AUC of the attacked ``records``, out of ``wanted`` selected ones; ``chance`` is the error of a single AUC."""
 
     name: str
     wanted: int
@@ -195,7 +194,7 @@ class Selected:
     seconds: float
 
     def point(self, study: str, key: tuple[str, ...]) -> dict[str, Any]:
-        """The mean and its standard deviation, as figures draw them."""
+        """Return the mean and its standard deviation for the figures."""
         x: Any = json.loads(key[2])["epsilon"] if study == "epsilon" else self.name
         x = int(x.rpartition(" ")[2]) if study == "neighbours" else x
         name = self.name.replace("_", " ")
@@ -203,7 +202,7 @@ class Selected:
 
 
 def selected(name: str, ids: list[int], audits: Mapping[tuple[str, ...], Any], key: tuple[str, ...]) -> Selected:
-    """What is known of one selection."""
+    """Collect the results of one selection."""
     held = [audits[*key, str(place)] for place in ids if (*key, str(place)) in audits]
     if not held:
         return Selected(name, len(ids), 0, math.nan, math.nan, math.nan, math.nan)
@@ -215,7 +214,7 @@ def selected(name: str, ids: list[int], audits: Mapping[tuple[str, ...], Any], k
 
 
 def print_group(found: list[Selected], key: tuple[str, ...]) -> None:
-    """Mean AUC of each selection, beside the paper's where it has one."""
+    """Print the mean AUC of each selection and the paper's, if it has one."""
     print("| selected by | records | AUC | sd | CPU s a record | paper | difference in standard errors |")
     print("|---|---|---|---|---|---|---|")
     published = dict(zip(PUBLISHED, PAPER.get((key[3], key[0], key[1]), []), strict=False))
@@ -233,7 +232,7 @@ def print_group(found: list[Selected], key: tuple[str, ...]) -> None:
 
 
 def print_costs(audits: Mapping[tuple[str, ...], Any]) -> None:
-    """Mean cost of a record, beside that of the authors' program where it is known."""
+    """Print the mean cost of a record and the cost of the authors' program, if known."""
     print("\n## Cost of a record\n")
     print("| table | generator | attack | CPU s | wall s | records | authors' program, CPU s | ratio |")
     print("|---|---|---|---|---|---|---|---|")
@@ -264,8 +263,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--tests", type=int, default=200, help="tables that judge it")
     parser.add_argument("--size", type=int, default=1_000, help="rows of each table")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--results", type=Path, default=Path("achilles.jsonl"), help="where lines are added")
-    parser.add_argument("--report", type=Path, nargs="+", help="files to report on; nothing is run")
+    parser.add_argument("--results", type=Path, default=Path("achilles.jsonl"), help="file to append to")
+    parser.add_argument("--report", type=Path, nargs="+", help="report on these files without running")
     parser.add_argument("--images", type=Path, help="a folder to draw figures 3 and 4 into")
     options = parser.parse_args(arguments)
     if options.report:

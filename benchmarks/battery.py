@@ -1,17 +1,17 @@
-"""What the gate and three public tools say of releases whose truth is known.
+"""Evaluate releases of known truth with the gate and three public tools.
 
     python -m benchmarks.battery FOLDER --results battery.jsonl
     python -m benchmarks.battery --setup
     python -m benchmarks.battery FOLDER --results battery.jsonl --tools ours,anonymeter,sdmetrics,mostlyai
     python -m benchmarks.battery --report battery.jsonl
 
-FOLDER holds adult.parquet and uk_census.parquet; releases of a table that is not there are left out. Ours is the
-default policy, with a reference and, but for two releases, without an embedding. ``--setup`` makes two environments for
-the peers, who get the same tables as files, and ``--limit`` seconds a release.
+FOLDER contains adult.parquet and uk_census.parquet; releases of missing tables are skipped. "ours" is the default
+policy with a reference and, except for two releases, without an embedding. ``--setup`` creates two environments for
+the peers, which read the same tables from files and have ``--limit`` seconds per release.
 
-Each verdict is one line of the results and is never sought twice, so a battery goes on where it was stopped: take a new
-file after a change of the code. A line holds what was measured; verdicts of peers are drawn from it by
-:mod:`benchmarks.battery_rules` when the report is printed.
+Each verdict is one line of the results and is computed once, so an interrupted battery resumes; use a new file after a
+change of the code. Lines contain measurements; :mod:`benchmarks.battery_rules` derives the peers' verdicts from them
+when the report is printed.
 """
 
 from __future__ import annotations
@@ -37,10 +37,16 @@ from benchmarks.peers import ROOT, THREADS, python_of, set_up
 from benchmarks.peers_tables import table
 from privacy_assets import evaluate
 from privacy_assets.errors import InputError
-from privacy_assets.evaluation import attach_embedder, choose_metrics, fit_embedder, prepare_inputs, run_metrics
+from privacy_assets.evaluation.evaluate import (
+    attach_embedder,
+    build_report,
+    choose_metrics,
+    fit_embedder,
+    read_inputs,
+    run_metrics,
+)
+from privacy_assets.metrics.policies import default_policy
 from privacy_assets.metrics.registry import default_metrics
-from privacy_assets.policy import Policy
-from privacy_assets.report.evaluate import assemble
 from privacy_assets.report.report import Report
 from privacy_assets.tables.table import Table
 
@@ -57,46 +63,46 @@ EPOCHS = 5  # of the embedder
 
 
 def ours(entry: Entry, given: Given) -> Line:
-    """The verdict, and the limits that were not held with what was measured against them."""
+    """Return the verdict and the violated limits with their measured values."""
     before = time.process_time()
     try:
         report = judged(entry, given)
     except InputError as error:
         return {"verdict": "not assessable", "broken": {"refused before measuring": str(error)}, "seconds": 0.0}
-    broken = {outcome.limit.key: f"{outcome.status}: {outcome.reason}" for outcome in report.judgement.broken}
+    broken = {outcome.limit.key: f"{outcome.status}: {outcome.reason}" for outcome in report.policy_verdict.broken}
     verdict = report.verdict.replace("_", " ")
     return {"verdict": verdict, "broken": broken, "seconds": time.process_time() - before}
 
 
 def judged(entry: Entry, given: Given) -> Report:
-    """By the front door and the metrics of the policy alone; a wanted embedder is one of few epochs."""
-    policy = Policy.default([*default_metrics(), *entry.also])
+    """Evaluate the metrics of the policy alone; a requested embedder trains few epochs."""
+    policy = default_policy([*default_metrics(), *entry.also])
     tables = (given.train, given.holdout, given.synthetic)
     options: dict[str, Any] = {"reference": given.reference, "subject": given.subject, "device": "cpu"}
     if not entry.embedder:
-        return evaluate(*tables, policy=policy, embedder=False, domains=given.domains, **options)
+        return evaluate(*tables, metrics=policy.metrics, embedder=False, allowed_values=given.domains, **options)
     chosen, _ = choose_metrics(None, policy)
-    inputs = prepare_inputs(*tables, **options)
+    inputs = read_inputs(*tables, **options)
     inputs = attach_embedder(inputs, fit_embedder(inputs, max_epochs=EPOCHS))
-    return assemble(inputs, run_metrics(inputs, chosen), policy)
+    return build_report(inputs, run_metrics(inputs, chosen), policy)
 
 
 # --- peers ------------------------------------------------------------------------------------------------------------
 
 
 class Peer:
-    """A peer at work in its own process, which is started for the first release and after one that took too long."""
+    """Process of a peer, started for the first release and again after a timeout."""
 
     def __init__(self, tool: str, python: Path, limit: float) -> None:
         self.command, self.limit = [str(python), battery_peers.__file__, tool], limit
         self.process: subprocess.Popen[str] | None = None
 
     def ask(self, given: Given) -> Line:
-        """What the peer finds, or why it finds nothing."""
+        """Return the peer's result, or the reason why there is none."""
         with TemporaryDirectory() as name:
             task = json.dumps(write(given, Path(name)))
             process = self.process = self.process or self._start()
-            with contextlib.suppress(BrokenPipeError):  # it has ended: there is nothing to read either
+            with contextlib.suppress(BrokenPipeError):  # the process has ended: no output to read
                 process.stdin.write(task + "\n")
                 process.stdin.flush()
             ready, _, _ = select.select([process.stdout], [], [], self.limit)
@@ -116,18 +122,18 @@ class Peer:
     def _start(self) -> subprocess.Popen[str]:
         kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
         kept |= {f"{library}_NUM_THREADS": "1" for library in THREADS} | {"POLARS_MAX_THREADS": "1"}
-        kept |= {"HF_HUB_OFFLINE": "1"}  # nothing is asked of a hub
+        kept |= {"HF_HUB_OFFLINE": "1"}  # no model hub is queried
         pipe = subprocess.PIPE
         return subprocess.Popen(self.command, env=kept, text=True, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
 
 
 def write(given: Given, folder: Path) -> dict[str, str]:
-    """Train, holdout and release without the person, as files of plain columns; peers ask for no reference."""
+    """Write train, holdout and release as plain files without the subject column; peers use no reference."""
     paths = {}
     for role in ("train", "holdout", "synthetic"):
         frame = getattr(given, role)[given.world.schema.names]
         if len(frame):
-            frame = Table.of(frame, given.world.schema, where=role).restored()
+            frame = Table.of(frame, given.world.schema, where=role).to_published_frame()
         paths[role] = str(folder / f"{role}.parquet")
         frame.to_parquet(paths[role])
     return paths
@@ -137,14 +143,14 @@ def write(given: Given, folder: Path) -> dict[str, str]:
 
 
 def lines(path: Path) -> list[Line]:
-    """Those that were written so far."""
+    """Read the lines written so far."""
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def run(
     entries: Sequence[Entry], sources: Sources, tools: Sequence[str], path: Path, peers: Mapping[str, Peer]
 ) -> None:
-    """Add the verdicts that ``path`` does not hold yet."""
+    """Compute the verdicts that ``path`` does not contain yet."""
     held = {(line["release"], line["tool"]) for line in lines(path)}
     with path.open("a") as file:
         for number, entry in enumerate(entries, start=1):
@@ -160,7 +166,7 @@ def run(
 
 
 def report(found: Sequence[Line], entries: Sequence[Entry] = BATTERY) -> str:
-    """The table, what was wrong and why, and what it cost."""
+    """Print the table, the wrong verdicts with their reasons, and the costs."""
     said = {(line["release"], line["tool"]): line for line in found}
     tools = [tool for tool in TOOLS if any(line["tool"] == tool for line in found)]
     shown = [entry for entry in entries if any((entry.name, tool) in said for tool in tools)]
@@ -175,7 +181,7 @@ def report(found: Sequence[Line], entries: Sequence[Entry] = BATTERY) -> str:
 
 
 def _explained(entries: Sequence[Entry], said: Mapping[tuple[str, str], Line]) -> list[str]:
-    """Which limits made our wrong verdicts, and which leaks were refused without being significant."""
+    """Name the limits behind our wrong verdicts and the leaks that were rejected without significance."""
     mine = [(entry, said[entry.name, "ours"]) for entry in entries if (entry.name, "ours") in said]
     wrong = [pair for pair in mine if not right(pair[0], pair[1]["verdict"])]
     luck = [(entry, line) for entry, line in mine if entry.expected == REFUSED and line["verdict"] == "not assessable"]
@@ -200,7 +206,7 @@ def _cell(entry: Entry, line: Line | None) -> str:
 
 
 def _wrong(entries: Sequence[Entry], said: Mapping[tuple[str, str], Line], tool: str) -> str:
-    """Wrong verdicts of all, and which kind."""
+    """Count the wrong verdicts by kind."""
     made = [(entry, verdict_of(said[entry.name, tool])) for entry in entries if (entry.name, tool) in said]
     wrong = [(entry, verdict) for entry, verdict in made if not right(entry, verdict)]
     silent = sum(verdict == NO_VERDICT for _, verdict in wrong)
@@ -214,13 +220,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path, help="where adult.parquet and uk_census.parquet are")
     parser.add_argument("--tools", default="ours", help=f"some of {','.join(TOOLS)}")
-    parser.add_argument("--only", action="append", default=[], help="releases whose name has this in it (repeatable)")
-    parser.add_argument("--results", type=Path, default=Path("battery.jsonl"), help="where lines are added")
+    parser.add_argument("--only", action="append", default=[], help="releases whose name contains this (repeatable)")
+    parser.add_argument("--results", type=Path, default=Path("battery.jsonl"), help="file to append to")
     parser.add_argument("--setup", action="store_true", help="make the peers' environments, and end")
     parser.add_argument("--peers", type=Path, default=ROOT / ".peers", help="that of anonymeter and SDMetrics")
     parser.add_argument("--mostly", type=Path, default=ROOT / ".mostly", help="that of mostlyai-qa")
     parser.add_argument("--limit", type=float, default=300, help="seconds that a peer may take for a release")
-    parser.add_argument("--report", type=Path, help="file to report on; nothing is run")
+    parser.add_argument("--report", type=Path, help="report on this file without running")
     options = parser.parse_args(arguments)
     if options.setup:
         for where, wanted in sorted(set(PEERS.values())):

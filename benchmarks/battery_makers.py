@@ -1,4 +1,4 @@
-"""How releases of known truth are made of a world: fresh rows, copies of every kind, and rows of generators."""
+"""Construct releases of known truth from a world: fresh rows, copies of every kind, and generated rows."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.releases import SUBJECT, World, bare, independent, jittered, resampled
-from privacy_assets.compute.progress import silent
+from privacy_assets.distances.nearest import nearest, nearest_rows
 from privacy_assets.generators import build_generator
-from privacy_assets.neighbours.nearest import nearest, nearest_rows
+from privacy_assets.infra.progress import silent
 from privacy_assets.tables.table import Table
 
 Make = Callable[[World], pd.DataFrame]
@@ -19,32 +19,32 @@ HUGE = 10**9
 
 
 def fresh(world: World) -> pd.DataFrame:
-    """Rows of people who are in no other table."""
+    """Return rows of people who are in no other table."""
     return world.fresh
 
 
 def copies(share: float) -> Make:
-    """So many training rows, the others fresh."""
+    """Return a release with this share of copied training rows; the other rows are fresh."""
     return lambda world: world.beside(world.some(share))
 
 
 def among_shuffled(world: World) -> pd.DataFrame:
-    """A tenth copies; the others are fresh rows whose columns were shuffled one by one."""
+    """Return one tenth copies; the others are fresh rows with independently shuffled columns."""
     return world.beside(world.some(0.1), independent(world))
 
 
 def moved(share: float) -> Make:
-    """Copies with numbers moved by 0.1 standard deviations."""
+    """Return copies with numbers shifted by 0.1 standard deviations."""
     return lambda world: world.beside(jittered(world.some(share), world.schema, world.rng()))
 
 
 def one_redrawn(share: float) -> Make:
-    """Copies with one column of each resampled."""
+    """Return copies in which one column of each row is resampled."""
     return lambda world: world.beside(resampled(world.some(share), bare(world.train), world.rng()))
 
 
 def rounded(share: float) -> Make:
-    """Copies whose numbers are the middle of one of 20 bins of equal width."""
+    """Return copies in which each number is the midpoint of one of 20 bins of equal width."""
 
     def make(world: World) -> pd.DataFrame:
         rows = world.some(share).reset_index(drop=True)
@@ -58,7 +58,7 @@ def rounded(share: float) -> Make:
 
 
 def blanked(share: float) -> Make:
-    """Copies of which a fifth of the cells are missing."""
+    """Return copies in which a fifth of the cells are missing."""
 
     def make(world: World) -> pd.DataFrame:
         rows = world.some(share)
@@ -68,7 +68,7 @@ def blanked(share: float) -> Make:
 
 
 def isolated(number: int) -> Make:
-    """Copies of the training rows farthest from all others."""
+    """Return copies of the training rows farthest from all others."""
 
     def make(world: World) -> pd.DataFrame:
         rows = world.encoded(world.train).dense
@@ -79,12 +79,12 @@ def isolated(number: int) -> Make:
 
 
 def generated(name: str, **settings: object) -> Make:
-    """As many rows of a generator fitted on train."""
+    """Generate a release of the usual size with a generator fitted on train."""
     return lambda world: _generated(world, world.train, name, settings)
 
 
 def saw_holdout(name: str, **settings: object) -> Make:
-    """The same, but fitted on train and holdout."""
+    """Generate a release with a generator fitted on train and holdout."""
     return lambda world: _generated(world, pd.concat([world.train, world.holdout]), name, settings)
 
 
@@ -95,7 +95,7 @@ def _generated(world: World, learnt: pd.DataFrame, name: str, settings: dict[str
 
 
 def both_copied(share: float) -> Make:
-    """Copies of rows of train and holdout together."""
+    """Return copies of rows of train and holdout together."""
 
     def make(world: World) -> pd.DataFrame:
         real = bare(pd.concat([world.train, world.holdout]))
@@ -105,12 +105,12 @@ def both_copied(share: float) -> Make:
 
 
 def holdout_copied(world: World) -> pd.DataFrame:
-    """Rows of the holdout, a fifth of the release."""
+    """Return a release of which a fifth are rows of the holdout."""
     return world.beside(bare(world.holdout).head(len(world.fresh) // 5))
 
 
 def people_copied(share: float, times: int) -> Make:
-    """All rows of so many people in train (at least one of them), each row so often, the others fresh."""
+    """Repeat all rows of a share of the training people (at least one person); the other rows are fresh."""
 
     def make(world: World) -> pd.DataFrame:
         people = world.train[SUBJECT].drop_duplicates()
@@ -122,14 +122,14 @@ def people_copied(share: float, times: int) -> Make:
 
 
 def law_fitted(world: World) -> pd.DataFrame:
-    """Rows of the normal law that has the mean and the covariance of train: 44 numbers of 8,000 people."""
+    """Draw from the normal distribution with the mean and covariance of train: 44 parameters of 8,000 people."""
     known = bare(world.train)
     drawn = world.rng().multivariate_normal(known.mean(), known.cov(), len(world.fresh))
     return pd.DataFrame(drawn, columns=known.columns)
 
 
 def between(world: World) -> pd.DataFrame:
-    """Each row stands somewhere between a person in train and the one nearest to them, as SMOTE does it."""
+    """Return rows between a training person and the nearest other one, as in SMOTE."""
     known = bare(world.train)
     rows = world.encoded(known)
     other = nearest_rows(rows, rows, k=1, exclude_self=True).indices[:, 0]
@@ -138,12 +138,12 @@ def between(world: World) -> pd.DataFrame:
 
 
 def first(rows: int, make: Make = fresh) -> Make:
-    """The first rows of a release."""
+    """Return the first rows of a release."""
     return lambda world: make(world).head(rows)
 
 
 def outlier(role: str) -> Callable[[World], World]:
-    """One absurd value in a table of the world."""
+    """Set one extreme value in a table of the world."""
 
     def change(world: World) -> World:
         rows = getattr(world, role).copy()

@@ -1,7 +1,8 @@
-"""Releases before a peer, in the peer's environment: reads three Parquet files for each, and answers in JSON.
+"""Evaluate releases with a peer, inside the peer's environment: read Parquet files, write JSON.
 
-:mod:`benchmarks.battery` starts this file with the peer's name and writes tasks to it, a line each: a path for "train",
-"holdout" and "synthetic". One process does all, as the peers take longer to start and to compile than to answer.
+:mod:`benchmarks.battery` starts this file with the peer's name and writes one task per line: paths of "train",
+"holdout" and "synthetic". One process handles all releases, because the peers take longer to start and compile than to
+evaluate.
 """
 
 from __future__ import annotations
@@ -14,19 +15,19 @@ from contextlib import redirect_stdout
 from typing import Any
 
 ATTACKS = 200
-CANDIDATES = 20_000  # queries that one singling-out attack of anonymeter tries at most
-SECRETS = 3  # columns that anonymeter's inference attacks, evenly spread
-ROWS = 1_000  # SDMetrics compares all pairs of so many rows of each table
+CANDIDATES = 20_000  # maximum number of queries per singling-out attack of anonymeter
+SECRETS = 3  # number of evenly spread columns attacked by anonymeter's inference
+ROWS = 1_000  # rows per table, of which SDMetrics compares all pairs
 FEWEST = {"synthetic": 100, "train": 90, "holdout": 10}  # with fewer, mostlyai-qa's own report stops early
 
 Figures = dict[str, Any]
 
 
 def anonymeter(train: Any, holdout: Any, synthetic: Any) -> Figures:
-    """Risk and its ends at 95 %, and at 95 % for all attacks together; text where an attack could not be made.
+    """Return each risk with its bounds at 95 %, individually and jointly for all attacks, or an error message.
 
-    Singling out gets equally many rows of train and holdout: of 8,000 and 2,000 rows of Adult it reports a risk of 0.15
-    (univariate) and 0.20 for a release of fresh rows, with intervals far above 0.
+    Singling out gets equally many rows of train and holdout. With all rows (8,000 and 2,000 of Adult) it reports risks
+    of 0.15 (univariate) and 0.20 for fresh rows, with intervals far above 0.
     """
     from anonymeter.evaluators import InferenceEvaluator, LinkabilityEvaluator, SinglingOutEvaluator
     from pandas.api.types import is_numeric_dtype
@@ -67,7 +68,7 @@ def anonymeter(train: Any, holdout: Any, synthetic: Any) -> Figures:
 
 
 def sdmetrics(train: Any, holdout: Any, synthetic: Any) -> Figures:
-    """The score (1 is best) and the share of synthetic rows nearer to train, of equally many rows of each table."""
+    """Return the score (1 is best) and the share of synthetic rows nearer to train, with tables of equal size."""
     from sdmetrics.single_table import DCROverfittingProtection
 
     rows = min(ROWS, len(train), len(holdout), len(synthetic))
@@ -80,9 +81,9 @@ def sdmetrics(train: Any, holdout: Any, synthetic: Any) -> Figures:
 
 
 def mostlyai(train: Any, holdout: Any, synthetic: Any) -> Figures:
-    """What ``qa.report`` computes as "distances", by its own functions and the embedder that it ships.
+    """Compute the "distances" of ``qa.report`` with its own functions and its embedder.
 
-    Its other parts (accuracy, similarity, the page) take ten times as long and say nothing of privacy.
+    The other parts of the report (accuracy, similarity, the page) take ten times as long and do not measure privacy.
     """
     from mostlyai.qa import _distances as distances
     from mostlyai.qa._sampling import prepare_data_for_embeddings
@@ -99,12 +100,12 @@ def mostlyai(train: Any, holdout: Any, synthetic: Any) -> Figures:
         "identical to train": float(distances.calculate_ims(near)),
         "identical to holdout": float(distances.calculate_ims(far)),
         "rows": len(near),
-        "looks": 7 if encoded[0].shape[1] > 10 else 1,  # it reports the largest share of so many sets of columns
+        "looks": 7 if encoded[0].shape[1] > 10 else 1,  # number of column sets, of which it reports the largest share
     }
 
 
 def as_numbers_and_text(frame: Any) -> Any:
-    """Dates as seconds and booleans as text, which anonymeter takes."""
+    """Convert dates to seconds and booleans to text, as anonymeter requires."""
     import pandas as pd
     from pandas.api.types import is_bool_dtype, is_datetime64_any_dtype
 
@@ -118,7 +119,7 @@ def as_numbers_and_text(frame: Any) -> Any:
 
 
 def sdtype(column: Any) -> str:
-    """What SDMetrics calls the kind of a column."""
+    """Return SDMetrics' name of a column's type."""
     from pandas.api.types import is_bool_dtype, is_datetime64_any_dtype, is_numeric_dtype
 
     if is_datetime64_any_dtype(column):
@@ -129,7 +130,7 @@ def sdtype(column: Any) -> str:
 
 
 def spread(columns: int, number: int) -> list[float]:
-    """So many positions among the columns, ends included."""
+    """Return ``count`` evenly spread column positions, including both ends."""
     return [i * (columns - 1) / max(number - 1, 1) for i in range(number)]
 
 
@@ -137,7 +138,7 @@ TOOLS = {tool.__name__: tool for tool in (anonymeter, sdmetrics, mostlyai)}
 
 
 def answer(tool: str, paths: dict[str, str]) -> dict[str, Any]:
-    """The statistics of one release or what went wrong, and CPU seconds."""
+    """Return the statistics of one release or its error, and CPU seconds."""
     import numpy as np
     import pandas as pd
 

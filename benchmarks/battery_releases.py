@@ -1,8 +1,7 @@
-"""The ground-truth battery: releases of known truth, each with the verdict that the truth asks for.
+"""Releases of known truth for the battery, each with its expected verdict.
 
-"pass": no real person is given away. "refused": somebody is. "not assessable": there is too little to judge by, or the
-holdout was not unseen.
-Truths and expected verdicts were written down before any tool had seen a release.
+"pass": no real person is disclosed. "refused": a person is. "not assessable": there is too little data, or the holdout
+was not unseen. Truths and expected verdicts were written down before any tool evaluated a release.
 """
 
 from __future__ import annotations
@@ -43,14 +42,14 @@ LARGE = (8_000, 2_000, 8_000)
 HALF = (4_000, 2_000, 4_000)
 PEOPLE = (1_700, 1_700, 1_300)
 REFERENCE = 2_000
-CODES = 100  # values of a column whose owner would have a list of them
+CODES = 100  # maximum number of values of a column with a known list of values
 
 
 @dataclass(frozen=True, eq=False)
 class Given:
-    """What a tool is given; ``subject`` names the column of people in the real tables, if there is one.
+    """Input of a tool; ``subject`` names the subject column of the real tables, if any.
 
-    ``domains`` are the values of columns of few values in the whole table, as its owner would know them.
+    ``domains`` contain the values of low-cardinality columns in the whole table, as its owner would know them.
     """
 
     train: pd.DataFrame
@@ -64,10 +63,10 @@ class Given:
 
 @dataclass(frozen=True)
 class Entry:
-    """A release of the battery.
+    """Release of the battery.
 
-    ``leaked`` is the share of its rows, or of its people, that stand for somebody in train; NaN where it is no share.
-    ``also`` are metrics asked for beyond the default ones.
+    ``leaked`` is the share of its rows or people that represent a training person; NaN if no share is defined.
+    ``also`` lists metrics evaluated in addition to the default ones.
     """
 
     table: str
@@ -82,11 +81,11 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """Unique in the battery."""
+        """Unique name in the battery."""
         return f"{self.table}: {self.what}"
 
     def build(self, sources: Sources) -> Given:
-        """The tables of the release, the same each time."""
+        """Build the tables of the release, deterministically."""
         seed = zlib.crc32(self.name.encode()) % 2**31
         frame = sources[self.table]
         reference = 500 if SUBJECT in frame else REFERENCE
@@ -100,7 +99,7 @@ class Entry:
 
 
 def codes_of(frame: pd.DataFrame) -> dict[str, list[Any]]:
-    """What stands in columns of few texts, and of two whole numbers."""
+    """Return the values of string columns with few values and of columns with two integers."""
     texts, numbers = frame.select_dtypes(["object", "string"]), frame.select_dtypes("integer")
     most = dict.fromkeys(texts, CODES) | dict.fromkeys(numbers, 2)
     return {name: frame[name].dropna().unique().tolist() for name in most if frame[name].nunique() <= most[name]}
@@ -121,14 +120,14 @@ _ADULT = [
     Entry("adult", "20% copies of the holdout", REFUSED, math.nan, holdout_copied),
 ]  # fmt: skip
 _GENERATORS = [
-    Entry("adult", "trees, leaf 50", PASS, 0, generated("synthpop", min_leaf=50)),
-    Entry("adult", "trees, leaf 5", REFUSED, math.nan, generated("synthpop", min_leaf=5)),
+    Entry("adult", "trees, leaf 50", PASS, 0, generated("synthpop", min_samples_leaf=50)),
+    Entry("adult", "trees, leaf 5", REFUSED, math.nan, generated("synthpop", min_samples_leaf=5)),
     Entry("adult", "Bayesian network", PASS, 0, generated("baynet")),
     Entry("adult", "PrivBayes, epsilon 1", PASS, 0, generated("privbayes", epsilon=1.0)),
     Entry("adult", "RVAE, 20 epochs", PASS, 0, generated("rvae", epochs=20), HALF),
     Entry("adult", "generator of noisy copies", REFUSED, 1, generated("noisy_copy")),
-    Entry("census", "trees, leaf 50", PASS, 0, generated("synthpop", min_leaf=50)),
-    Entry("census", "trees, leaf 5", REFUSED, math.nan, generated("synthpop", min_leaf=5)),
+    Entry("census", "trees, leaf 50", PASS, 0, generated("synthpop", min_samples_leaf=50)),
+    Entry("census", "trees, leaf 5", REFUSED, math.nan, generated("synthpop", min_samples_leaf=5)),
     Entry("census", "Bayesian network", PASS, 0, generated("baynet")),
 ]
 _SIZES = [
@@ -153,7 +152,7 @@ _VALUES = [
     Entry("adult, cells missing", "fresh rows", PASS, 0, fresh),
     Entry("adult, cells missing", "10% copies", REFUSED, 0.1, copies(0.1)),
     Entry("adult, cells missing", "20% copies, further cells missing", REFUSED, 0.2, blanked(0.2)),
-    Entry("adult, cells missing", "trees, leaf 50", PASS, 0, generated("synthpop", min_leaf=50)),
+    Entry("adult, cells missing", "trees, leaf 50", PASS, 0, generated("synthpop", min_samples_leaf=50)),
     Entry("adult, one-hot", "fresh rows", PASS, 0, fresh, HALF),
     Entry("adult, one-hot", "10% copies", REFUSED, 0.1, copies(0.1), HALF),
     Entry("adult, 50 numbers more", "fresh rows", PASS, 0, fresh, HALF),
@@ -164,7 +163,7 @@ _VALUES = [
     Entry("cells", "fresh rows", PASS, 0, fresh),
     Entry("stays", "fresh rows", PASS, 0, fresh),
     Entry("stays", "10% copies", REFUSED, 0.1, copies(0.1)),
-    Entry("stays", "trees, leaf 50", PASS, 0, generated("synthpop", min_leaf=50)),
+    Entry("stays", "trees, leaf 50", PASS, 0, generated("synthpop", min_samples_leaf=50)),
 ]
 _TABLES = [
     Entry("census", "fresh rows", PASS, 0, fresh),
@@ -181,15 +180,15 @@ _TABLES = [
     Entry("patients", "20% of the people copied", REFUSED, 0.2, people_copied(0.2, 1), PEOPLE),
     Entry("patients", "5% of the people copied, 4 times", REFUSED, 0.05, people_copied(0.05, 4), PEOPLE),
     Entry("patients", "one person copied, 100 times", REFUSED, 1 / PEOPLE[0], people_copied(0, 100), PEOPLE),
-    Entry("patients", "trees, leaf 1,000", PASS, 0, generated("synthpop", min_leaf=1_000), PEOPLE),
-    Entry("patients", "trees, leaf 1", REFUSED, math.nan, generated("synthpop", min_leaf=1), PEOPLE),
+    Entry("patients", "trees, leaf 1,000", PASS, 0, generated("synthpop", min_samples_leaf=1_000), PEOPLE),
+    Entry("patients", "trees, leaf 1", REFUSED, math.nan, generated("synthpop", min_samples_leaf=1), PEOPLE),
 ]
 _ASKED = ("holdout_leakage",)
 _BROUGHT = [
     Entry("adult", "brought, fresh rows", PASS, 0, fresh, also=_ASKED),
     Entry("adult", "brought, 20% copies of train and holdout", UNKNOWN, 0.2, both_copied(0.2), also=_ASKED),
-    Entry("census", "brought, trees, leaf 5, of train and holdout", UNKNOWN, math.nan,
-          saw_holdout("synthpop", min_leaf=5), also=_ASKED),
+    Entry("census", "brought, trees fitted to train and holdout, leaf 5", UNKNOWN, math.nan,
+          saw_holdout("synthpop", min_samples_leaf=5), also=_ASKED),
     Entry("adult", "embedded, fresh rows", PASS, 0, fresh, HALF, embedder=True),
     Entry("adult", "embedded, 10% copies, numbers moved", REFUSED, 0.1, moved(0.1), HALF, embedder=True),
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What counts as a leak in the numbers of a peer, and which verdicts are right: set before the battery was run."""
+"""Rules for the peers' verdicts and for correct verdicts, fixed before the battery was run."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from benchmarks.battery_releases import PASS, REFUSED, Entry
 
 LEAK, NOTHING, NO_VERDICT = "leak", "no leak", "no verdict"
 LEVEL = 0.05
-Line = dict[str, Any]  # "release", "tool", and what was found
+Line = dict[str, Any]  # "release", "tool" and results
 
 
 def anonymeter_verdict(estimates: Mapping[str, Any]) -> str:
-    """A leak where the interval of any risk lies above 0; the intervals hold for all attacks together."""
+    """Return a leak if the interval of any risk is above 0; intervals hold jointly for all attacks."""
     risks = [risk for risk in estimates.values() if not isinstance(risk, str)]
     if not risks:
         return NO_VERDICT
@@ -23,14 +23,14 @@ def anonymeter_verdict(estimates: Mapping[str, Any]) -> str:
 
 
 def sdmetrics_verdict(estimates: Mapping[str, Any]) -> str:
-    """A leak where more than half of the rows are nearer to train, by more than chance gives."""
+    """Return a leak if significantly more than half of the rows are nearer to train."""
     return LEAK if _above_half(estimates["nearer to train"], estimates["rows"]) < LEVEL else NOTHING
 
 
 def mostlyai_verdict(estimates: Mapping[str, Any]) -> str:
-    """A leak where the share of rows nearer to train, or that of identical rows, is larger than chance gives.
+    """Return a leak if significantly many rows are nearer to train, or identical to a training row.
 
-    "Nearer" is the largest of several looks, and is held against so many.
+    "Nearer" is the largest share over several sets of columns, and the level is divided by their number.
     """
     rows = estimates["rows"]
     same, other = (round(estimates[f"identical to {role}"] * rows) for role in ("train", "holdout"))
@@ -40,7 +40,7 @@ def mostlyai_verdict(estimates: Mapping[str, Any]) -> str:
 
 
 def _above_half(share: float, rows: int) -> float:
-    """Chance of such a share or a larger one where either side is as likely."""
+    """Return the probability of this share or a larger one if both sides are equally likely."""
     return float(stats.binom.sf(round(share * rows) - 1, rows, 0.5))
 
 
@@ -52,14 +52,14 @@ RULES: dict[str, Callable[[Mapping[str, Any]], str]] = {
 
 
 def verdict_of(line: Line) -> str:
-    """What the tool says, in its own words."""
+    """Return the tool's verdict in its own words."""
     if line["tool"] == "ours":
         return line["verdict"]
     return RULES[line["tool"]](line["estimates"]) if "estimates" in line else NO_VERDICT
 
 
 def right(entry: Entry, verdict: str) -> bool:
-    """Only what is harmless, and can be shown to be, is to be let through."""
+    """Return True if the verdict publishes only releases that are harmless and can be shown to be."""
     return (verdict in (PASS, NOTHING)) == (entry.expected == PASS) and not (
         verdict == NO_VERDICT and entry.expected == REFUSED
     )

@@ -1,4 +1,4 @@
-"""Tables that the battery draws its releases from: two brought as files, one that ships, others of a known law."""
+"""Source tables of the battery: two read from files, the demo, and tables drawn from known distributions."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ START = pd.Timestamp("2020-01-01")
 
 @dataclass
 class Sources:
-    """Tables by name; each is made or read once. ``folder`` holds the files (None: there are none)."""
+    """Tables by name, each built or read once. ``folder`` contains the files (None: no files)."""
 
     folder: Path | None
     _made: dict[str, pd.DataFrame] = field(default_factory=dict)
 
     def has(self, name: str) -> bool:
-        """True when the table can be had."""
+        """Return True if the table is available."""
         file = FILES.get(name.partition(",")[0])
         return file is None or (self.folder is not None and (self.folder / file).exists())
 
@@ -54,26 +54,26 @@ class Sources:
 
 
 def one_hot(frame: pd.DataFrame) -> pd.DataFrame:
-    """Categories as columns of 0 and 1: about a hundred columns."""
+    """Encode categories as columns of 0 and 1, about a hundred columns."""
     wide = pd.get_dummies(frame, dtype="int64")
     return wide.set_axis([f"c{i}" for i in range(wide.shape[1])], axis=1)
 
 
 def normal(rng: np.random.Generator) -> pd.DataFrame:
-    """Eight normal numbers, each pair with correlation 0.5."""
+    """Draw eight normal columns with pairwise correlation 0.5."""
     common = rng.normal(size=(LAW_ROWS, 1))
     return pd.DataFrame(np.sqrt(0.5) * (common + rng.normal(size=(LAW_ROWS, 8))), columns=list("abcdefgh"))
 
 
 def levels(rng: np.random.Generator) -> pd.DataFrame:
-    """Six columns of five levels, which a hidden class of four moves: 15,625 combinations."""
+    """Draw six columns of five levels that depend on a hidden class of four: 15,625 combinations."""
     hidden = rng.integers(0, 4, LAW_ROWS)
     drawn = {name: _level(hidden, 5, rng) for name in "abcdef"}
     return pd.DataFrame({name: np.array(LEVELS)[codes] for name, codes in drawn.items()}).astype(object)
 
 
 def cells(rng: np.random.Generator) -> pd.DataFrame:
-    """Three columns of three levels: 27 combinations, each with a thousand people."""
+    """Draw three columns of three levels: 27 combinations, each with a thousand people."""
     hidden = rng.integers(0, 2, LAW_ROWS)
     return pd.DataFrame({name: np.array(LEVELS)[_level(hidden, 3, rng)] for name in "abc"}).astype(object)
 
@@ -84,7 +84,7 @@ def _level(hidden: np.ndarray, number: int, rng: np.random.Generator) -> np.ndar
 
 
 def stays(rng: np.random.Generator) -> pd.DataFrame:
-    """Stays in a hospital: dates, booleans, numbers, a category, and missing dates of discharge."""
+    """Draw hospital stays: dates, booleans, numbers, a category, and missing discharge dates."""
     age = rng.integers(0, 100, LAW_ROWS)
     urgent = rng.random(LAW_ROWS) < 0.2 + age / 200
     days = rng.gamma(1.5, 1 + age / 20, LAW_ROWS)
@@ -104,16 +104,16 @@ def stays(rng: np.random.Generator) -> pd.DataFrame:
 
 
 def draw(frame: pd.DataFrame, shape: tuple[int, int, int], reference: int, seed: int) -> tuple[World, pd.DataFrame]:
-    """Split by people into ``shape`` of train, holdout and fresh rows, a reference, and what is left over.
+    """Split by subject into ``shape`` of train, holdout and fresh rows, a reference, and the remaining rows.
 
-    Without a column ``person`` each row is one. Fresh rows and the reference of people with several rows have them all.
+    Without a column ``person`` each row is a subject. Fresh rows and reference contain all rows of their subjects.
     """
     rng = np.random.default_rng([seed, 4])
     named = frame if SUBJECT in frame else frame.assign(**{SUBJECT: np.arange(len(frame))})
     people = rng.permutation(named[SUBJECT].unique())
     ends = np.cumsum([*shape, reference])
     if ends[-1] > len(people):
-        raise ValueError(f"{ends[-1]} people are asked of {len(people)}")
+        raise ValueError(f"{ends[-1]} people are requested, the table has {len(people)}")
     side = pd.Series(np.searchsorted(ends, np.arange(len(people)), side="right"), index=people)
     mixed = named.iloc[rng.permutation(len(named))]
     sides = mixed[SUBJECT].map(side).to_numpy()

@@ -1,16 +1,16 @@
-"""Do intervals cover, are honest tables let through, are leaks refused? Releases of known truth, again and again.
+"""Measure coverage of intervals, false rejections of honest tables and detection of leaks on releases of known truth.
 
     python -m benchmarks.calibration adult.parquet --study rule --repetitions 200 --results adult.jsonl
     python -m benchmarks.calibration --report adult.jsonl
 
-``coverage``: 2,000 rows of train and 500 of holdout, and 600 and 2,400; one row a person, and 1 to 4; fresh rows, 5 %
-and 20 % copies. With copies, the sides of all who were not copied are drawn 25 times for each release: the truth is
-the mean, as the statistics speak of a given release. ``rule``: fresh rows, densest unseen rows and trees with leaves of
-50 rows under the default policy, at 8,000/2,000/8,000 rows. ``power``: leaks at these sizes. ``order``: five tables
-from a copy to an honest one.
+``coverage``: 2,000 rows of train and 500 of holdout, and 600 and 2,400; one row per person, and 1 to 4; fresh rows, 5
+% and 20 % copies. With copies, the membership of all people who were not copied is redrawn 25 times per release, and
+the truth is the mean, because the statistics refer to a given release. ``rule``: fresh rows, densest unseen rows and
+trees with leaves of 50 rows under the default policy, at 8,000/2,000/8,000 rows. ``power``: leaks at these sizes.
+``order``: five tables from a copy to an honest one.
 
-Each repetition is one line of the results and is never computed twice, so a study goes on where it was stopped, and
-``--metrics`` may add one later. No reference table and no embedding.
+Each repetition is one line of the results and is computed once, so an interrupted study resumes, and ``--metrics`` can
+add a metric later. No reference and no embedding.
 """
 
 from __future__ import annotations
@@ -30,27 +30,31 @@ from joblib import Parallel, delayed
 from scipy import stats
 
 from benchmarks.releases import RELEASES, SUBJECT, bare, draw_world, relabelled
-from privacy_assets.evaluation import prepare_inputs, run_metrics
+from privacy_assets.evaluation.evaluate import read_inputs, run_metrics
 from privacy_assets.metrics.base import Metric
+from privacy_assets.metrics.policies import default_policy
 from privacy_assets.metrics.registry import METRICS, build_metric, study_metrics
-from privacy_assets.policy import Policy
+from privacy_assets.stats.estimates import MetricResult
 from privacy_assets.stats.intervals import CONFIDENCE
-from privacy_assets.stats.results import MetricResult
 
 LIMITED = [name for name in study_metrics() if METRICS[name].default_limits]
 LARGE = (8_000, 2_000, 8_000)
 SMALL = {"4 : 1": (2_000, 500, 1_500), "1 : 4": (600, 2_400, 500)}
 COPIED = {"5 % copies": 0.05, "20 % copies": 0.2}
-REDRAWS = 25  # of labels, for each release with copies
+REDRAWS = 25  # number of label draws per release with copies
 HONEST = ("fresh rows", "densest unseen rows", "trees, leaf 50")
 LEAKS = (
     "5 % copies", "20 % jittered", "20 % with a column redrawn", "10 % copies, others independent",
     "40 isolated, jittered", "rows near train dropped", "100 % copies",
 )  # fmt: skip
 ORDER = ("100 % copies", "100 % jittered", "trees, leaf 5", "trees, leaf 50", "fresh rows")
-COMPARABLE = ("privacy_score", "protection_score", "singling_out.risk")  # paper statistics; the others see labels alone
-BOUNDS = ("membership_inference.epsilon_one_run",)  # a bound has no interval that could hold a truth
-ENTRIES = ("tails", "curve", "configurations", "columns")  # tables whose rows have intervals of their own,
+COMPARABLE = (
+    "privacy_score",
+    "protection_score",
+    "singling_out.risk",
+)  # statistics of the paper; the others depend on labels only
+BOUNDS = ("membership_inference.epsilon_one_run",)  # bounds have no interval
+ENTRIES = ("tails", "curve", "configurations", "columns")  # tables with an interval per row,
 VALUES = ("excess", "advantage", "risk")  # of these numbers
 BEST = {
     "dcr.member_excess_any": "tails",
@@ -71,7 +75,7 @@ class Case(NamedTuple):
 
 
 def cases(study: str, repetitions: int) -> Iterator[Case]:
-    """All cases of a study, repetition by repetition."""
+    """Return all cases of a study, repetition by repetition."""
     for seed in range(repetitions):
         if study == "coverage":
             for shape in SMALL:
@@ -84,14 +88,14 @@ def cases(study: str, repetitions: int) -> Iterator[Case]:
 
 
 def world_of(case: Case) -> int:
-    """Number of the draw of the population: copies are judged under many labels in one world."""
+    """Return the number of the population draw; copies are evaluated under many labels in one world."""
     return case.seed // REDRAWS if case.study == "coverage" and case.release in COPIED else case.seed
 
 
 def judge(
     frame: pd.DataFrame, case: Case, metrics: Mapping[str, Metric], shape: tuple[int, int, int]
 ) -> dict[str, MetricResult]:
-    """What each metric finds in one case."""
+    """Return the result of each metric in one case."""
     repeated = case.people == "repeated"
     world = draw_world(frame, shape, world_of(case), repeated=repeated)
     release = RELEASES[case.release](world)
@@ -99,7 +103,7 @@ def judge(
         world = relabelled(world, world.chosen(COPIED[case.release]), case.seed)
     train, holdout = (table if repeated else bare(table) for table in (world.train, world.holdout))
     subject = SUBJECT if repeated else None
-    inputs = prepare_inputs(train, holdout, release, subject=subject, schema=world.schema, seed=case.seed)
+    inputs = read_inputs(train, holdout, release, subject=subject, schema=world.schema, seed=case.seed)
     results = run_metrics(inputs, metrics)
     return {
         name: replace(result, tables={key: rows for key, rows in result.tables.items() if key in ENTRIES})
@@ -108,13 +112,13 @@ def judge(
 
 
 def line_of(frame: pd.DataFrame, case: Case, names: list[str]) -> str:
-    """One line of the results."""
+    """Return one line of the results."""
     results = judge(frame, case, {name: build_metric(name) for name in names}, SMALL.get(case.shape, LARGE))
     return json.dumps({"case": case, "results": {name: result.to_json() for name, result in results.items()}})
 
 
 def run(frame: pd.DataFrame, study: str, repetitions: int, metrics: list[str], path: Path, processes: int) -> None:
-    """Add the cases that ``path`` does not hold yet."""
+    """Compute the cases that ``path`` does not contain yet."""
     held = {(case, name) for case, results in lines([path]) for name in results}
     left = [(case, [name for name in metrics if (case, name) not in held]) for case in cases(study, repetitions)]
     left = [(case, names) for case, names in left if names]
@@ -128,7 +132,7 @@ def run(frame: pd.DataFrame, study: str, repetitions: int, metrics: list[str], p
 
 
 def lines(paths: Iterable[Path]) -> Iterator[tuple[Case, dict[str, MetricResult]]]:
-    """Cases with their results, as far as files exist."""
+    """Read cases with their results from the files that exist."""
     for path in paths:
         for line in path.read_text().splitlines() if path.exists() else []:
             data = json.loads(line)
@@ -136,7 +140,7 @@ def lines(paths: Iterable[Path]) -> Iterator[tuple[Case, dict[str, MetricResult]
 
 
 def report(paths: list[Path]) -> None:
-    """Print what the results say."""
+    """Print the summary of the results."""
     studies: dict[str, dict[Case, dict[str, MetricResult]]] = defaultdict(lambda: defaultdict(dict))
     for case, results in lines(paths):
         studies[case.study][case].update(results)
@@ -146,7 +150,7 @@ def report(paths: list[Path]) -> None:
 
 
 def print_coverage(found: dict[Case, dict[str, MetricResult]]) -> None:
-    """One line for each kind of interval; p is the chance of so few when the coverage is what the interval promises."""
+    """Print one line per kind of interval; p is the probability of so low a coverage at the nominal level."""
     print("| statistic | holdout | people | release | held the truth | p |\n|---|---|---|---|---|---|")
     for (name, *key), held, p in coverage(found):
         mark = " **" if p < 0.01 else ""
@@ -154,14 +158,14 @@ def print_coverage(found: dict[Case, dict[str, MetricResult]]) -> None:
 
 
 def coverage(found: dict[Case, dict[str, MetricResult]]) -> Iterator[tuple[tuple[str, ...], list[bool], float]]:
-    """Per statistic or table and kind of case: which intervals hold the truth, and the chance of so few.
+    """Return, per statistic or table and kind of case, which intervals contain the truth, and a p-value of the count.
 
-    The truth is the null, or the mean over the repetitions of one world where no null is known. A statistic that is the
-    most telling row of a table is of another row in another repetition: its truth is the mean of the row that it is.
+    The truth is the null value, or the mean over the repetitions of one world if no null value is known. If a
+    statistic selects the largest row of a table, its truth is the mean of the selected row.
     """
     worlds: dict[tuple[str, ...], dict[int, list[dict[str, MetricResult]]]] = defaultdict(lambda: defaultdict(list))
     for case, results in found.items():
-        world = world_of(case) if case.release in COPIED else -1  # where labels tell nothing
+        world = world_of(case) if case.release in COPIED else -1  # if labels are uninformative
         worlds[case.shape, case.people, case.release][world].append(results)
     for key, groups in sorted(worlds.items()):
         held: dict[tuple[str, float], list[bool]] = defaultdict(list)
@@ -191,12 +195,12 @@ def coverage(found: dict[Case, dict[str, MetricResult]]) -> Iterator[tuple[tuple
 
 
 def numbers(table: list[dict[str, Any]]) -> list[Any]:
-    """The number of each row that has an interval."""
+    """Return the index of each row that has an interval."""
     return [next(row[key] for key in VALUES if key in row) for row in table]
 
 
 def held_together(tables: list[list[dict[str, Any]]], truth: float | None) -> list[bool]:
-    """Per repetition, whether the intervals of all rows at once hold the truth; None: their means over all."""
+    """Return, per repetition, whether the intervals of all rows contain the truth (None: means over all) jointly."""
     parts = [[[row.get(key) for row in table] for table in tables] for key in ("low", "high")]
     low, high, value = (np.array(part, dtype=np.float64) for part in (*parts, list(map(numbers, tables))))
     known = np.isfinite(value) & np.isfinite(low) & np.isfinite(high)
@@ -206,7 +210,7 @@ def held_together(tables: list[list[dict[str, Any]]], truth: float | None) -> li
 
 
 def truths_of_best(seen: list[tuple[float, list[dict[str, Any]]]]) -> np.ndarray:
-    """Per repetition, a value and its table: the mean over all repetitions of the row, or weighted mean, that it is."""
+    """Return, per repetition, a value and its table: the mean of the selected row over all repetitions."""
     rows = []
     for _, table in seen:
         found = np.array(numbers(table), dtype=np.float64)
@@ -218,26 +222,26 @@ def truths_of_best(seen: list[tuple[float, list[dict[str, Any]]]]) -> np.ndarray
 
 
 def print_verdicts(found: dict[Case, dict[str, MetricResult]]) -> None:
-    """Per release: how often it was refused, and by how many limits of which kind.
+    """Print, per release, the number of rejections and the violated limits by kind.
 
-    A case without a metric that others have would be judged without its limits: it is left out, and said.
+    Cases that lack a metric present in others are excluded and reported, because their limits would be missing.
     """
     names = {name for results in found.values() for name in results}
     whole = {case: results for case, results in found.items() if set(results) == names}
     if len(whole) < len(found):
-        print(f"{len(found) - len(whole)} cases lack a metric, and are left out.\n")
+        print(f"{len(found) - len(whole)} cases lack a metric and are excluded.\n")
     found, releases = whole, defaultdict(list)
     for case, results in found.items():
-        policy = Policy.default(results)
+        policy = default_policy(results)
         broken = {outcome.limit.key for outcome in policy.judge(results).outcomes if outcome.status == "fail"}
-        releases[case.release].append((policy.judge(results).verdict, broken))
+        releases[case.release].append((policy.judge(results).status, broken))
     print(
         "| release | repetitions | refused | not assessable | by two statistics, one label-conditional "
         "| by every metric |"
     )
     print("|---|---|---|---|---|---|")
     for release, seen in releases.items():
-        limited = [{key.removesuffix(".lower") for key in broken} for _, broken in seen]
+        limited = [{key.removesuffix(".significant") for key in broken} for _, broken in seen]
         label_conditional = [{name for name in broken if not name.endswith(COMPARABLE)} for broken in limited]
         counts = (
             sum(bool(broken) for broken in limited),
@@ -254,13 +258,13 @@ def print_verdicts(found: dict[Case, dict[str, MetricResult]]) -> None:
 
 
 def print_demonstrated(found: dict[Case, dict[str, MetricResult]]) -> None:
-    """What honest trees demonstrate at most: the source of the tolerances."""
+    """Print the maximum disclosure demonstrated by honest trees, from which the tolerances derive."""
     shown: dict[str, list[float]] = defaultdict(list)
     for case, results in found.items():
         if case.release == "trees, leaf 50":
-            for outcome in Policy.default(results).judge(results).outcomes:
+            for outcome in default_policy(results).judge(results).outcomes:
                 if (
-                    outcome.limit.bound == "lower"
+                    outcome.limit.bound == "significant"
                     and (estimate := outcome.estimate) is not None
                     and estimate.measurable
                 ):
@@ -272,7 +276,7 @@ def print_demonstrated(found: dict[Case, dict[str, MetricResult]]) -> None:
 
 
 def print_order(found: dict[Case, dict[str, MetricResult]]) -> None:
-    """Means of the two statistics that rank leaks."""
+    """Print the means of the two statistics that rank leaks."""
     print("| release | membership_inference.advantage | dcr.member_excess |\n|---|---|---|")
     for release in ORDER:
         cells = []
@@ -292,9 +296,9 @@ def main() -> None:
     parser.add_argument("--study", choices=("coverage", "rule", "power", "order"), default="rule")
     parser.add_argument("--repetitions", type=int, default=200)
     parser.add_argument("--metrics", default=",".join(LIMITED))
-    parser.add_argument("--results", type=Path, default=Path("calibration.jsonl"), help="where lines are added")
+    parser.add_argument("--results", type=Path, default=Path("calibration.jsonl"), help="file to append to")
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--report", type=Path, nargs="+", help="files to report on; nothing is run")
+    parser.add_argument("--report", type=Path, nargs="+", help="report on these files without running")
     options = parser.parse_args()
     if options.report:
         report(options.report)

@@ -1,20 +1,19 @@
-"""Copies: whether the estimated shares of copies are the true ones and lie in their intervals, and what passes.
+"""Check estimated shares of copies and their intervals against the truth, and count the verdicts.
 
     python -m benchmarks.copies --results copies.jsonl tests/data/adult.parquet tests/data/uk_census.parquet demo
     python -m benchmarks.copies --results copies.jsonl --people 1700 --generators tests/data/adult.parquet demo
     python -m benchmarks.copies --report copies.jsonl
 
-Each table is taken whole, and with the eight and the five columns that have the fewest values, so that many rows are
-equal. --people of it are train and as many unseen. Each training row is copied with the probability of the dose; the
-other synthetic rows are real ones of people who stand in no table, so that the truth is certain. With --generators the
-releases are those of generators in place of doses. --draws split and copy anew. Each table and release is one line and
-is never measured twice.
+Each table is used whole and with its eight and five columns of fewest values, where many rows are equal. Train and
+holdout have --people people each. Each training row is copied with the probability given by the dose; the other
+synthetic rows are real rows of people in no table, so the truth is known. --generators evaluates releases of
+generators instead of doses. --draws sets the number of splits. Each table and release is one line and is measured
+once.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -24,11 +23,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from benchmarks.dimensions import lines
 from benchmarks.measured import cost
+from benchmarks.study import SEVERAL, append, lines, run_or_report, study_parser
 from privacy_assets.generators import build_generator
-from privacy_assets.metrics.copies import Copies
-from privacy_assets.metrics.copies.exact import copied
+from privacy_assets.metrics.copies import Copies, copied
 from privacy_assets.stats.inference import mean_difference
 from privacy_assets.stats.subjects import Subjects
 from privacy_assets.tables.demo import load_patients
@@ -36,9 +34,9 @@ from privacy_assets.tables.table import Table
 
 DOSES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 GENERATORS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "synthpop, leaf 50": ("synthpop", {"min_leaf": 50}),
-    "synthpop, leaf 200": ("synthpop", {"min_leaf": 200}),
-    "synthpop, leaf 5": ("synthpop", {"min_leaf": 5}),
+    "synthpop, leaf 50": ("synthpop", {"min_samples_leaf": 50}),
+    "synthpop, leaf 200": ("synthpop", {"min_samples_leaf": 200}),
+    "synthpop, leaf 5": ("synthpop", {"min_samples_leaf": 5}),
     "baynet": ("baynet", {}),
 }
 COLUMNS = (None, 8, 5)
@@ -48,7 +46,7 @@ Drawn = list[float]  # truth, estimate, low and high of exact_share, then of rar
 
 
 def table_of(name: str, columns: int | None) -> tuple[pd.DataFrame, np.ndarray]:
-    """Rows of a file, or of the demo, and whose they are, by the column ``person`` where there is one: int64 (n,)."""
+    """Return the rows of a file, or of the demo, and the subject codes from column ``person``, if any: int64 (n,)."""
     frame = load_patients() if name == "demo" else pd.read_parquet(name)
     whose = pd.factorize(frame.pop("person"))[0] if "person" in frame else np.arange(len(frame))
     frame = frame.drop(columns="Person ID", errors="ignore")
@@ -56,14 +54,14 @@ def table_of(name: str, columns: int | None) -> tuple[pd.DataFrame, np.ndarray]:
 
 
 def cells_of(*frames: pd.DataFrame) -> list[np.ndarray]:
-    """Ids of the rows of each, equal where rows are equal: int64 (n,)."""
+    """Return row ids per table, equal for equal rows: int64 (n,)."""
     whole = pd.concat(frames, ignore_index=True)
     ids = whole.groupby(list(whole.columns), dropna=False, observed=True, sort=False).ngroup().to_numpy()
     return np.split(ids, np.cumsum([len(frame) for frame in frames])[:-1])
 
 
 def drawn(frame: pd.DataFrame, whose: np.ndarray, people: int, release: float | str, seed: int) -> Drawn:
-    """One split and release."""
+    """Measure one split and release."""
     rng = np.random.default_rng([seed, 0 if isinstance(release, str) else DOSES.index(release)])
     place = rng.permutation(whose.max() + 1)[whose]
     train, unseen, others = (
@@ -76,7 +74,7 @@ def drawn(frame: pd.DataFrame, whose: np.ndarray, people: int, release: float | 
         name, settings = GENERATORS[release]
         own = Table.read(frame.iloc[train].reset_index(drop=True))
         fitted = build_generator(name, settings).fit(own, seed=seed, people=codes[: len(train)])
-        synthetic = fitted.sample(len(train), seed=seed).restored().astype(frame.dtypes.to_dict())
+        synthetic = fitted.sample(len(train), seed=seed).to_published_frame().astype(frame.dtypes.to_dict())
     else:
         taken = rng.random(len(train)) < release
         fresh = rng.choice(others, (~taken).sum())
@@ -84,10 +82,10 @@ def drawn(frame: pd.DataFrame, whose: np.ndarray, people: int, release: float | 
     real, made = cells_of(frame.iloc[rows], synthetic)
     subjects = Subjects.by_content(codes, len(train), real)
     holders = pd.Series(codes).groupby(real).transform("nunique").to_numpy()[: len(train)]
-    difference = partial(mean_difference, subjects=subjects, permutations=PERMUTATIONS, rng=rng)
-    seconds, found = cost(lambda: copied(real, made, subjects, METRIC.few, difference))
+    difference = partial(mean_difference, subjects=subjects, n_permutations=PERMUTATIONS, rng=rng)
+    seconds, found = cost(lambda: copied(real, made, subjects, METRIC.max_holders, difference))
     out: Drawn = []
-    for at, copies in enumerate((taken, taken & (holders <= METRIC.few))):
+    for at, copies in enumerate((taken, taken & (holders <= METRIC.max_holders))):
         shares = pd.Series(copies).groupby(codes[: len(train)]).mean()
         band = found[[at]].band()
         out += [float(shares.mean()), float(found.observed[at]), float(band.low[0]), float(band.high[0])]
@@ -95,7 +93,7 @@ def drawn(frame: pd.DataFrame, whose: np.ndarray, people: int, release: float | 
 
 
 def run(options: argparse.Namespace) -> None:
-    """Add the lines that the results do not hold yet."""
+    """Measure the tables and releases that the results do not contain yet."""
     held = {(line["table"], line["people"], line["release"]) for line in lines(options.results)}
     for name in options.tables:
         for columns in COLUMNS:
@@ -108,57 +106,50 @@ def run(options: argparse.Namespace) -> None:
                     continue
                 found = [drawn(frame, whose, people, release, seed) for seed in range(options.draws)]
                 told = {"table": table, "people": people, "release": release, "distinct": distinct, "drawn": found}
-                with options.results.open("a") as file:
-                    file.write(json.dumps(told) + "\n")
+                append(options.results, told)
                 sys.stderr.write(f"{table}, {people} people, {release}\n")
 
 
 def verdicts(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where the default limits on ``rare_share`` hold, and where one is broken for sure."""
+    """Return where the default limits on ``rare_share`` hold, and where one is significantly violated."""
     limits = {limit.bound: limit.value for limit in METRIC.default_limits if limit.statistic == "copies.rare_share"}
-    ruled_out, significant = limits["upper"], limits["lower"]
+    ruled_out, significant = limits["conservative"], limits["significant"]
     return (high <= ruled_out) & (low <= significant), low > significant
 
 
 def report_text(found: list[dict[str, Any]]) -> str:
-    """Markdown: a row for each table and release."""
-    head = ["table", "release", "exact_share", "holds", "rare_share", "holds", "pass", "fail"]
+    """Return Markdown with a row for each table and release."""
+    head = ["table", "copied, %", "exact_share", "holds, %", "rare_share", "holds, %", "pass, %", "fail, %"]
     out = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     inside: tuple[list[bool], list[bool]] = ([], [])
+    last = ""
     for line in found:
         every = np.array(line["drawn"])
         certain, cells = not isinstance(line["release"], str), []
         for held, (truth, value, low, high) in zip(inside, (every[:, :4].T, every[:, 4:8].T), strict=True):
             within = (low <= truth + 1e-9) & (truth <= high + 1e-9)
             told = f"{100 * value.mean():.1f} [{100 * low.mean():.1f}, {100 * high.mean():.1f}]"
-            cells += [told, f"{100 * within.mean():.0f} %" if certain else ""]
+            cells += [told, f"{100 * within.mean():.0f}" if certain else ""]
             held.extend(within if certain else ())
-        shares = [f"{100 * np.mean(share):.0f} %" for share in verdicts(every[:, 6], every[:, 7])]
+        shares = [f"{100 * np.mean(share):.0f}" for share in verdicts(every[:, 6], every[:, 7])]
         name = f"{line['table']} ({line['people']:,} people, {100 * line['distinct']:.0f} % of rows distinct)"
-        made = f"{100 * line['release']:g} % copied" if certain else line["release"]
-        out.append(f"| {' | '.join([name, made, *cells, *shares])} |")
+        made = f"{100 * line['release']:g}" if certain else line["release"]
+        out.append(f"| {' | '.join([name if name != last else '', made, *cells, *shares])} |")
+        last = name
     seconds = np.concatenate([np.array(line["drawn"])[:, 8] for line in found])
     told = " and ".join(f"{100 * np.mean(held):.1f} %" for held in inside if held) or "none"
-    out.append(f"\n{told} of {len(inside[0]):,} intervals of each hold the truth; {seconds.mean():.2f} CPU s each")
+    out.append(f"\n{told} of {len(inside[0]):,} intervals of each contain the truth; {seconds.mean():.2f} CPU s each")
     return "\n".join(out) + ".\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run or report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tables", nargs="*", help='Parquet files, or "demo"')
+    parser = study_parser(__doc__, "copies.jsonl")
+    parser.add_argument("tables", nargs="*", help=SEVERAL)
     parser.add_argument("--people", type=int, default=8_000, help="in train; a third of all at most")
     parser.add_argument("--draws", type=int, default=20, help="splits and releases of each table and dose")
-    parser.add_argument("--generators", action="store_true", help="releases of generators in place of doses")
-    parser.add_argument("--results", type=Path, default=Path("copies.jsonl"), help="where lines are added")
-    parser.add_argument("--report", type=Path, help="a file to report on; nothing is run")
-    options = parser.parse_args(arguments)
-    if options.report is not None:
-        sys.stdout.write(report_text(lines(options.report)))
-    elif options.tables:
-        run(options)
-    else:
-        parser.error("name a table, or a --report file")
+    parser.add_argument("--generators", action="store_true", help="releases of generators instead of doses")
+    run_or_report(parser, arguments, run, lambda _, found: report_text(found))
 
 
 if __name__ == "__main__":

@@ -1,19 +1,18 @@
-"""How many dimensions an embedding needs (Palacios, appendix C and figure 5): what it learns and what is seen in it.
+"""Measure embeddings of 3 and more dimensions (Palacios, appendix C and figure 5): training quality and risk.
 
     python -m benchmarks.dimensions adult.parquet --results dimensions.jsonl
     python -m benchmarks.dimensions --report dimensions.jsonl --images benchmarks/results
 
---rows rows are train, as many holdout and as many the release, drawn by --seed. For each dimension from 3 to one less
-than the table has columns, an encoder of train and holdout is trained with each of --repeats seeds, with the default
-width and at most --epochs epochs; its accuracy and loss are those of the weights it keeps, on rows held out. The
-encoder of the first seed then serves the embedded statistics on tables that leak 0, a quarter, half, three quarters and
-all of their rows. Each encoder is one line of the results and is never trained twice.
+Train, holdout and release have --rows rows each, drawn with --seed. For each dimension from 3 to one less than the
+number of columns, an encoder of train and holdout is trained with each of --repeats seeds, the default width and at
+most --epochs epochs. Accuracy and loss refer to the kept weights on validation rows. The first seed's encoder then
+serves the embedded statistics on tables that leak 0, a quarter, half, three quarters and all of their rows. Each
+encoder is one line of the results and is trained once.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 from collections.abc import Sequence
@@ -25,13 +24,14 @@ import pandas as pd
 
 from benchmarks.images import write_image
 from benchmarks.measured import cost
-from privacy_assets.calibration import Fit, Noise, Point, fits, leaky_cases, run_study
-from privacy_assets.evaluation import attach_embedder, choose_metrics, fit_embedder
-from privacy_assets.metrics.inputs import MetricInputs
-from privacy_assets.report.plots import intervals_svg
+from benchmarks.study import append, lines, run_or_report, study_parser
+from privacy_assets.evaluation.evaluate import attach_embedder, choose_metrics, fit_embedder
+from privacy_assets.evaluation.leak_study import LinearFit, Noise, StudyPoint, leak_study, leaky_cases, linear_fits
+from privacy_assets.metrics.inputs import EvaluationInputs
+from privacy_assets.report.svg import intervals_svg
 from privacy_assets.tables.table import Table
 
-UNLIMITED = 10**9  # steps: epochs are limited here
+UNLIMITED = 10**9  # steps: this study limits epochs instead
 FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)
 SEEN = {"singling_out.risk_embedded": "SO + CL", "dcr.privacy_score_embedded": "DCR + CL"}
 PAPER = {  # appendix C, Adult: risk and half its interval
@@ -42,20 +42,20 @@ PAPER = {  # appendix C, Adult: risk and half its interval
 LEARNT = {"accuracy": "validation accuracy", "loss": "validation loss"}
 
 
-def inputs_of(frame: pd.DataFrame, where: str, rows: int, seed: int) -> MetricInputs:
-    """Train, holdout and the rows of the release, which stand for the synthetic ones; people are rows."""
+def inputs_of(frame: pd.DataFrame, where: str, rows: int, seed: int) -> EvaluationInputs:
+    """Return train, holdout and the release, used as synthetic rows; each row is a subject."""
     if 3 * rows > len(frame):
         raise SystemExit(f"{where}: {len(frame):,} rows are not enough for {3 * rows:,}; choose fewer --rows")
     drawn = np.random.default_rng(seed).permutation(len(frame))[: 3 * rows]
     whole = Table.read(frame, where=where).take(drawn)
     roles = ("train", "holdout", "synthetic")
     tables = {role: whole.take(slice(i * rows, (i + 1) * rows)) for i, role in enumerate(roles)}
-    return MetricInputs(whole.schema, tables, {}, seed=seed)
+    return EvaluationInputs(whole.schema, tables, {}, seed=seed)
 
 
-def trained(inputs: MetricInputs, dims: int, seed: int, epochs: int, *, judge: bool) -> dict[str, Any]:
-    """What one encoder learnt and cost; with ``judge`` also the points of the leaky study in its space."""
-    seeded = MetricInputs(inputs.schema, inputs.tables, {}, seed=seed)
+def trained(inputs: EvaluationInputs, dims: int, seed: int, epochs: int, *, judge: bool) -> dict[str, Any]:
+    """Return accuracy, loss and cost of one encoder; with ``judge`` also the points of the leak study in its space."""
+    seeded = EvaluationInputs(inputs.schema, inputs.tables, {}, seed=seed)
     seconds, embedder = cost(lambda: fit_embedder(seeded, dims=dims, max_epochs=epochs, max_steps=UNLIMITED))
     kept = min(embedder.history, key=lambda epoch: epoch.validation_loss)
     told = {
@@ -66,12 +66,12 @@ def trained(inputs: MetricInputs, dims: int, seed: int, epochs: int, *, judge: b
         return {**told, "points": []}
     cases = leaky_cases(inputs.train, inputs.synthetic, fractions=FRACTIONS, noises=[Noise()], seed=inputs.seed)
     metrics, _ = choose_metrics(["dcr", "singling_out"], None)
-    points = run_study(attach_embedder(inputs, embedder), cases, metrics)
+    points = leak_study(attach_embedder(inputs, embedder), cases, metrics)
     return {**told, "points": [point.to_json() for point in points]}
 
 
 def run(options: argparse.Namespace) -> None:
-    """Add the lines that the results do not hold yet: all dimensions with the first seed, then with the next."""
+    """Train the missing encoders: all dimensions with the first seed, then with the next."""
     inputs = inputs_of(pd.read_parquet(options.table), options.table.name, options.rows, options.seed)
     dims = options.dims or range(3, len(inputs.schema.columns))
     common = {"table": options.table.stem, "rows": options.rows, "most": options.epochs}
@@ -81,26 +81,20 @@ def run(options: argparse.Namespace) -> None:
             if key_of({**common, "seed": seed, "dims": one}) in held:
                 continue
             told = trained(inputs, one, seed, options.epochs, judge=seed == options.seed)
-            with options.results.open("a") as file:
-                file.write(json.dumps({**common, **told}, allow_nan=False) + "\n")
+            append(options.results, {**common, **told})
             sys.stderr.write(f"{one} dimensions, seed {seed}: {told['cpu']:.0f} CPU s, {told['accuracy']:.3f}\n")
 
 
 def key_of(line: dict[str, Any]) -> tuple[Any, ...]:
-    """What was trained."""
+    """Identify the encoder of a line."""
     return tuple(line[key] for key in ("table", "rows", "most", "seed", "dims"))
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    """Results, if there are any."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 # --- report -----------------------------------------------------------------------------------------------------------
 
 
 def mean_of(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and half of its 95 % interval by Student's t; NaN with fewer than two values."""
+    """Return the mean and half of its 95 % interval (Student's t); NaN for fewer than two values."""
     from scipy import stats
 
     if len(values) < 2:
@@ -109,7 +103,7 @@ def mean_of(values: Sequence[float]) -> tuple[float, float]:
 
 
 def learnt(found: list[dict[str, Any]], what: str) -> list[dict[str, float]]:
-    """Mean and interval over the seeds, by dimension."""
+    """Return mean and interval over the seeds, by dimension."""
     rows = []
     for dims in sorted({line["dims"] for line in found}):
         value, half = mean_of([line[what] for line in found if line["dims"] == dims])
@@ -117,19 +111,19 @@ def learnt(found: list[dict[str, Any]], what: str) -> list[dict[str, float]]:
     return rows
 
 
-def points_of(found: list[dict[str, Any]]) -> dict[int, list[Point]]:
-    """The points of the leaky study by dimension."""
-    return {line["dims"]: [Point.from_json(point) for point in line["points"]] for line in found if line["points"]}
+def points_of(found: list[dict[str, Any]]) -> dict[int, list[StudyPoint]]:
+    """Return the points of the leak study by dimension."""
+    return {line["dims"]: [StudyPoint.from_json(point) for point in line["points"]] for line in found if line["points"]}
 
 
 def report_text(found: list[dict[str, Any]]) -> str:
-    """A Markdown table: a row for each dimension; of risks half the width of their intervals."""
+    """Return a Markdown table with a row per dimension; risks with half the width of their intervals."""
     names = [f"{short} {part}" for short in SEEN.values() for part in ("at no leak", "at half", "at a full one", "R²")]
     head = ["dimensions", *LEARNT.values(), "CPU s", *names, "paper's risk"]
     out = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     learned = {what: {row["dims"]: row for row in learnt(found, what)} for what in LEARNT}
     for dims, points in sorted(points_of(found).items()):
-        lined = {fit.statistic: fit for fit in fits(points)}
+        lined = {fit.statistic: fit for fit in linear_fits(points)}
         cells = [str(dims), *(_shown(learned[what][dims]) for what in LEARNT)]
         cells.append(f"{np.mean([line['cpu'] for line in found if line['dims'] == dims]):.0f}")
         cells += [cell for statistic in SEEN for cell in _seen(points, statistic, lined.get(statistic))]
@@ -143,17 +137,17 @@ def _shown(row: dict[str, float]) -> str:
     return f"{row['value']:.3f}" + (f" ± {half:.3f}" if math.isfinite(half) else "")
 
 
-def _seen(points: Sequence[Point], statistic: str, line: Fit | None) -> list[str]:
+def _seen(points: Sequence[StudyPoint], statistic: str, line: LinearFit | None) -> list[str]:
     found = {point.x: _parts(point, statistic) for point in points}
     return [*(_shown(found[x]) for x in (0.0, 0.5, 1.0)), "–" if line is None else f"{line.r2:.3f}"]
 
 
-def _parts(point: Point, statistic: str) -> dict[str, float]:
+def _parts(point: StudyPoint, statistic: str) -> dict[str, float]:
     return dict(zip(("value", "low", "high"), point.estimates[statistic], strict=True))
 
 
 def images(found: list[dict[str, Any]]) -> dict[str, str]:
-    """SVGs by name, as in figure 5: accuracy and loss (a line at its lowest); and the risk by leak."""
+    """Return SVGs by name, as in figure 5: accuracy, loss (with a line at its minimum), and risk by leak."""
     drawn = {}
     for what, label in LEARNT.items():
         rows = learnt(found, what)
@@ -171,28 +165,24 @@ def images(found: list[dict[str, Any]]) -> dict[str, str]:
     return drawn
 
 
+def report(options: argparse.Namespace, found: list[dict[str, Any]]) -> str:
+    """Return the report, and write the plots if ``--images`` is given."""
+    for name, svg in images(found).items() if options.images else ():
+        write_image(svg, options.images / f"dimensions_{name}.svg")
+    return report_text(found)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run or report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = study_parser(__doc__, "dimensions.jsonl")
     parser.add_argument("table", nargs="?", type=Path, help="a Parquet file")
-    parser.add_argument("--rows", type=int, default=4_000, help="rows of train, of holdout and of the release")
+    parser.add_argument("--rows", type=int, default=4_000, help="rows each of train, holdout and release")
     parser.add_argument("--dims", type=lambda text: [int(part) for part in text.split(",")], help="3 to columns less 1")
     parser.add_argument("--epochs", type=int, default=80, help="most epochs of an encoder")
     parser.add_argument("--repeats", type=int, default=3, help="encoders of a dimension")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--results", type=Path, default=Path("dimensions.jsonl"), help="where lines are added")
-    parser.add_argument("--report", type=Path, help="a file to report on; nothing is run")
     parser.add_argument("--images", type=Path, help="a folder for the plots of the report")
-    options = parser.parse_args(arguments)
-    if options.report is None:
-        if options.table is None:
-            parser.error("name a table, or a --report file")
-        run(options)
-        return
-    found = lines(options.report)
-    sys.stdout.write(report_text(found))
-    for name, svg in images(found).items() if options.images else ():
-        write_image(svg, options.images / f"dimensions_{name}.svg")
+    run_or_report(parser, arguments, run, report)
 
 
 if __name__ == "__main__":

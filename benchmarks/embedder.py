@@ -1,19 +1,17 @@
-"""How long the embedder has to be trained: what more steps cost, and what is seen in its space on known truth.
+"""Measure the effect of the training budget of the embedder on cost and on detection at known truth.
 
     python -m benchmarks.embedder --results embedder.jsonl tests/data/adult.parquet tests/data/uk_census.parquet demo
     python -m benchmarks.embedder --report embedder.jsonl
 
---rows rows of each table are train, as many holdout and as many the release, drawn by --seed; "demo" is the table of
-the demo, a row of each person. Encoders of train and holdout with one seed differ in their budget of steps alone; the
-last one has none and stops by itself, after 300 epochs at most. In each one's space the embedded statistics are
-measured on releases of which a known share are training rows, as they are or near copies. Each encoder is one line of
-the results and is never trained twice.
+Train, holdout and release have --rows rows of each table, drawn with --seed; "demo" is the demo table with one row per
+person. Encoders of train and holdout share a seed and differ only in their number of steps; the last one has no budget
+and stops early, after at most 300 epochs. The embedded statistics are measured in each space on releases with a known
+share of training rows, copied exactly or nearly. Each encoder is one line of the results and is trained once.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,15 +19,16 @@ from typing import Any
 
 import pandas as pd
 
-from benchmarks.dimensions import UNLIMITED, inputs_of, lines
+from benchmarks.dimensions import UNLIMITED, inputs_of
 from benchmarks.measured import cost
-from privacy_assets.calibration import Noise, leaky_cases, run_study
-from privacy_assets.evaluation import attach_embedder, choose_metrics, fit_embedder
-from privacy_assets.metrics.inputs import MetricInputs
+from benchmarks.study import SEVERAL, append, lines, run_or_report, study_parser
+from privacy_assets.evaluation.evaluate import attach_embedder, choose_metrics, fit_embedder
+from privacy_assets.evaluation.leak_study import Noise, leak_study, leaky_cases
+from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.tables.demo import load_patients
 
-BUDGETS = (10, 50, 80, 120, 200, 400, 800, None)  # steps; None: without
-RELEASES = {  # share of the release that stems from training rows, and what was done to these
+BUDGETS = (10, 50, 80, 120, 200, 400, 800, None)  # steps; None: no budget
+RELEASES = {  # share of the release from training rows, and their noise
     "fresh": (0.0, Noise()),
     "2 % copies": (0.02, Noise()),
     "5 % copies": (0.05, Noise()),
@@ -39,16 +38,16 @@ RELEASES = {  # share of the release that stems from training rows, and what was
 SEEN = {"dcr.privacy_score_embedded": "DCR", "singling_out.risk_embedded": "SO"}
 
 
-def table_of(name: str, rows: int, seed: int) -> MetricInputs:
-    """The rows of a file, or one row of each person of the demo."""
+def table_of(name: str, rows: int, seed: int) -> EvaluationInputs:
+    """Return the rows of a file, or one row of each person of the demo."""
     if name != "demo":
         return inputs_of(pd.read_parquet(name), name, rows, seed)
     frame = load_patients().groupby("person").head(1).drop(columns="person").reset_index(drop=True)
     return inputs_of(frame, name, min(rows, len(frame) // 3), seed)
 
 
-def trained(inputs: MetricInputs, budget: int | None) -> dict[str, Any]:
-    """What one encoder learnt and cost, and what is seen in its space."""
+def trained(inputs: EvaluationInputs, budget: int | None) -> dict[str, Any]:
+    """Return accuracy and cost of one encoder, and the statistics in its space."""
     steps = {"max_steps": budget or UNLIMITED, "max_rows": len(inputs.train) + len(inputs.holdout)}
     seconds, embedder = cost(lambda: fit_embedder(inputs, **steps))
     kept = min(embedder.history, key=lambda epoch: epoch.validation_loss)
@@ -57,7 +56,7 @@ def trained(inputs: MetricInputs, budget: int | None) -> dict[str, Any]:
     seen: dict[str, Any] = {}
     for name, (fraction, noise) in RELEASES.items():
         cases = leaky_cases(inputs.train, inputs.synthetic, fractions=[fraction], noises=[noise], seed=inputs.seed)
-        (point,) = run_study(inputs, cases, metrics)
+        (point,) = leak_study(inputs, cases, metrics)
         seen[name] = {statistic: point.estimates[statistic] for statistic in SEEN}
     return {
         "steps": budget, "epochs": len(embedder.history), "cpu": round(seconds, 1), "loss": kept.validation_loss,
@@ -66,7 +65,7 @@ def trained(inputs: MetricInputs, budget: int | None) -> dict[str, Any]:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Add the lines that the results do not hold yet."""
+    """Train the encoders that the results do not contain yet."""
     held = {(line["table"], line["seed"], line["steps"]) for line in lines(options.results)}
     for name in options.tables:
         inputs, table = table_of(name, options.rows, options.seed), Path(name).stem
@@ -74,13 +73,12 @@ def run(options: argparse.Namespace) -> None:
             if (table, options.seed, budget) in held:
                 continue
             told = {"table": table, "rows": len(inputs.train), "seed": options.seed, **trained(inputs, budget)}
-            with options.results.open("a") as file:
-                file.write(json.dumps(told, allow_nan=False) + "\n")
+            append(options.results, told)
             sys.stderr.write(f"{table}, {budget or 'all'} steps: {told['cpu']:.0f} CPU s, {told['accuracy']:.3f}\n")
 
 
 def report_text(found: list[dict[str, Any]]) -> str:
-    """Markdown: a table for each one that was read, a row for each budget; ± is half of the interval."""
+    """Return Markdown: one table per source, one row per budget; ± is half of the interval."""
     out = []
     for table in dict.fromkeys(line["table"] for line in found):
         mine = [line for line in found if line["table"] == table]
@@ -96,25 +94,17 @@ def report_text(found: list[dict[str, Any]]) -> str:
 
 
 def shown(value: float, low: float, high: float) -> str:
-    """Value and half of its interval."""
+    """Format a value and half of its interval."""
     return f"{value:.3f} ± {(high - low) / 2:.3f}"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run or report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tables", nargs="*", help='Parquet files, or "demo"')
-    parser.add_argument("--rows", type=int, default=4_000, help="rows of train, of holdout and of the release")
+    parser = study_parser(__doc__, "embedder.jsonl")
+    parser.add_argument("tables", nargs="*", help=SEVERAL)
+    parser.add_argument("--rows", type=int, default=4_000, help="rows each of train, holdout and release")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--results", type=Path, default=Path("embedder.jsonl"), help="where lines are added")
-    parser.add_argument("--report", type=Path, help="a file to report on; nothing is run")
-    options = parser.parse_args(arguments)
-    if options.report is not None:
-        sys.stdout.write(report_text(lines(options.report)))
-    elif options.tables:
-        run(options)
-    else:
-        parser.error("name a table, or a --report file")
+    run_or_report(parser, arguments, run, lambda _, found: report_text(found))
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""From CSV files to a verdict in one process, as a newcomer's machine does it: this project beside its peers.
+"""Measure the whole way from CSV files to a verdict on a fresh machine, for this project and its peers.
 
     python -m benchmarks.battery --setup     # environments for the peers: .peers and .mostly
     python -m benchmarks.first_hour          # a quarter of an hour; writes benchmarks/results/first_hour.md
     python -m benchmarks.first_hour ../before    # and an earlier checkout, with the libraries of this environment
 
-Each figure is user plus system seconds of a whole command and of all that it started: interpreter, imports, reading,
-compilation and the verdict. "Cold" starts with an empty cache of compiled code, "warm" is the same command again. Train
-and synthetic rows are 10,000 of Adult, made by sequential trees, the holdout 3,000; the large table is all of Adult.
-All README and docs quote of costs is a line of the page that this writes, or of another page in its folder.
+Each figure is the user plus system time of a whole command and its child processes: interpreter, imports, reading,
+compilation and the verdict. "Cold" starts with an empty cache of compiled code; "warm" repeats the command. Train and
+synthetic rows (from sequential trees) are 10,000 of Adult, the holdout 3,000; the large table is all of Adult. The
+costs quoted in README and docs come from the page written here or from another page in its folder.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from tempfile import TemporaryDirectory
 import pandas as pd
 
 from benchmarks.peers import ROOT, made, python_of
-from privacy_assets.tables.schema import infer_schema
+from privacy_assets.tables.contract import infer_schema
 
 ROWS, HOLDOUT, LARGE = 10_000, 3_000, 39_032
-FEW = 2_000  # rows at which SDMetrics, which compares all pairs, is run
+FEW = 2_000  # rows for SDMetrics, which compares all pairs
 PAGE = ROOT / "benchmarks" / "results" / "first_hour.md"
 ROLES = ("train", "holdout", "synthetic")
 _READ = """
@@ -68,7 +68,7 @@ qa.report(syn_tgt_data=synthetic, trn_tgt_data=train, hol_tgt_data=holdout, repo
 
 @dataclass(frozen=True)
 class Cost:
-    """What a command took: CPU and wall seconds."""
+    """CPU and wall seconds of a command."""
 
     name: str
     cpu: float
@@ -76,13 +76,13 @@ class Cost:
 
 
 def spent() -> float:
-    """User and system seconds of all processes that were waited for."""
+    """Return user and system seconds of all finished child processes."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def cost(name: str, *commands: Sequence[str], **environment: str) -> Cost:
-    """CPU seconds of all commands together, started at once, and wall seconds until the last has ended."""
+    """Return CPU seconds of all commands, started concurrently, and wall seconds until the last one ends."""
     before, started = spent(), time.monotonic()
     given = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "PYTHONPATH"))}
     processes = [
@@ -99,7 +99,7 @@ def cost(name: str, *commands: Sequence[str], **environment: str) -> Cost:
 
 
 def tables(frame: pd.DataFrame, rows: int, holdout: int, folder: Path) -> dict[str, Path]:
-    """CSV files of train, holdout and as many synthetic rows as train has."""
+    """Write CSV files of train, holdout and equally many synthetic rows as train."""
     found = made(frame, infer_schema(frame), rows)
     folder.mkdir()
     parts = {"train": found["train"], "holdout": frame[rows : rows + holdout], "synthetic": found["honest"]}
@@ -109,13 +109,13 @@ def tables(frame: pd.DataFrame, rows: int, holdout: int, folder: Path) -> dict[s
 
 
 def evaluate(paths: dict[str, Path]) -> list[str]:
-    """The command a newcomer types."""
+    """Return the command that a new user types."""
     given = [word for role, path in paths.items() for word in (f"--{role}", str(path))]
     return [sys.executable, "-m", "privacy_assets.cli", "evaluate", *given, "--html", f"{paths['train']}.html"]
 
 
 def peer(name: str, environment: Path, paths: dict[str, Path]) -> list[str]:
-    """The peer's shortest program for the same files."""
+    """Return the peer's shortest program for the same files."""
     return [str(python_of(environment)), "-c", _READ + _PEERS[name], *(str(paths[role]) for role in ROLES)]
 
 
@@ -134,7 +134,7 @@ def main() -> None:
 
 
 def measured(frame: pd.DataFrame, folder: Path, before: Path | None, peers: Path, mostly: Path) -> str:
-    """All commands, one after the other, and the page."""
+    """Run all commands in sequence and return the page."""
     ours = of(ROOT, folder / "compiled")
     paths = tables(frame, ROWS, HOLDOUT, folder / "10k")
     few = tables(frame, FEW, FEW // 4, folder / "2k")
@@ -170,31 +170,31 @@ def measured(frame: pd.DataFrame, folder: Path, before: Path | None, peers: Path
 
 
 def of(checkout: Path, compiled: Path) -> dict[str, str]:
-    """The environment in which a checkout runs, and where it keeps its compiled code."""
+    """Return the environment of a checkout, including its cache of compiled code."""
     return {"PYTHONPATH": str(checkout.resolve()), "PYTHONSAFEPATH": "1", "NUMBA_CACHE_DIR": str(compiled)}
 
 
 def home(folder: Path) -> str:
-    """A DAGSTER_HOME as `make demo` has it."""
+    """Create a DAGSTER_HOME as `make demo` does."""
     folder.mkdir()
     (folder / "dagster.yaml").write_text((ROOT / "dagster.yaml").read_text())
     return str(folder)
 
 
-_PAGE = """# The first hour: from CSV files to a verdict
+_PAGE = """# From CSV files to a verdict
 
-Written by `python -m benchmarks.first_hour`, which says what is measured, and whose peers stand in the
-environments of `python -m benchmarks.battery --setup`.
-{cores} cores. Ratios are CPU seconds beside those of `evaluate` on the same rows, cold and warm.
+Written by `python -m benchmarks.first_hour`; its docstring describes the measurements. Peers use the environments of
+`python -m benchmarks.battery --setup`. {cores} cores. Ratios compare CPU seconds with `evaluate` on the same rows, cold
+and warm.
 
-| command | CPU s | wall s | beside cold | beside warm |
+| command | CPU s | wall s | ratio to cold | ratio to warm |
 |---|---|---|---|---|
 {rows}
 
-`evaluate` runs every default metric with its embedder, controls, utility, and writes the page; anonymeter's line is
-singling out with 1 and 3 columns, linkability of two halves and inference of each column, 2,000 attacks each. SDMetrics
-compares all pairs of rows: what it takes for more rows is extrapolated by the square of their number. Two runs at once
-take {twice:.2f} times the wall time of one.
+`evaluate` runs every default metric with embedder, controls and utility, and writes the page. anonymeter runs singling
+out with 1 and 3 columns, linkability of two halves and inference of each column, 2,000 attacks each. SDMetrics compares
+all pairs of rows, so its time is extrapolated quadratically. Two concurrent runs take {twice:.2f} times the wall time
+of one.
 """
 
 

@@ -1,4 +1,4 @@
-"""Every generator on your own copy of the data: time, memory, utility and every privacy statistic.
+"""Measure time, memory, utility and all privacy statistics of every generator on a given table.
 
     python -m benchmarks.generators adult.parquet --results generators.jsonl
     python -m benchmarks.generators adult.parquet --generators dpctgan,privbayes --epsilons 0.01,0.1,0.5,1,3 \\
@@ -6,10 +6,10 @@
     python -m benchmarks.generators adult.parquet --generators rvae --overfit 1.25,1.5,2 --results generators.jsonl
     python -m benchmarks.generators --report generators.jsonl
 
---rows rows are the training table (rows with "?" left out), a quarter as many the holdout and the reference. A process
-of its own fits each generator with its default settings and draws as many rows, which are judged by the default policy;
-each is one line of the results and is never run twice. Fitting and drawing are timed; memory is the most that the
-process held. All are judged with one encoder of the training rows, trained once.
+Train has --rows rows (rows with "?" are dropped), holdout and reference a quarter of that. Each generator is fitted
+with its default settings in its own process and generates --rows rows, which the default policy evaluates. Each run is
+one line of the results and is made once. Fitting and sampling are timed; memory is the peak of the process. All
+evaluations share one encoder of the training rows.
 """
 
 from __future__ import annotations
@@ -27,19 +27,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from privacy_assets.embedding.embedder import Embedder
-from privacy_assets.evaluation import (
-    attach_embedder,
-    choose_metrics,
-    fit_embedder,
-    prepare_inputs,
-    run_metrics,
-)
+from benchmarks.study import append, lines, run_or_report, study_parser
+from privacy_assets.distances.embedder import Embedder
+from privacy_assets.evaluation.evaluate import attach_embedder, choose_metrics, fit_embedder, read_inputs, run_metrics
 from privacy_assets.generators import GENERATORS, build_generator, generator_info
-from privacy_assets.tables.schema import TableSchema, infer_schema
+from privacy_assets.tables.contract import infer_schema
+from privacy_assets.tables.schema import TableSchema
 from privacy_assets.tables.table import Table
 
-APART = {"callable", "command", "realtabformer", "noisy_copy"}  # need something to run; or show nothing more
+APART = {"callable", "command", "realtabformer", "noisy_copy"}  # need an external program, or add no information
 OURS = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
 PRIVATE = ("privbayes", "dpgan", "dpctgan", "pategan")
 SHOWN = {
@@ -52,14 +48,14 @@ PALACIOS = {
     "dcr.privacy_score": "DCR", "dcr.privacy_score_embedded": "DCR+CL", "linkability.risk": "linkability",
     "attribute_inference.risk": "inference",
 }  # fmt: skip
-MEASURED = ("dcr", "singling_out", "linkability", "attribute_inference")  # each with its embedded statistics
+MEASURED = ("dcr", "singling_out", "linkability", "attribute_inference")  # each including its embedded statistics
 Made = tuple[pd.DataFrame, dict[str, Any]]
 
 
 def cases(
     names: Iterable[str], epsilons: list[float], overfit: list[float], settings: dict[str, Any]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Generators and settings."""
+    """Return generators with their settings."""
     for name in names:
         yield name, settings
         for epsilon in epsilons if name in PRIVATE else ():
@@ -69,7 +65,7 @@ def cases(
 
 
 def parts(path: Path, drop: list[str], rows: int, seed: int, *, as_text: bool = False) -> list[pd.DataFrame]:
-    """Train, holdout and reference."""
+    """Return train, holdout and reference."""
     frame = pd.read_parquet(path).drop(columns=drop)
     frame = frame.astype(str) if as_text else frame
     frame = frame[~(frame.astype(str) == "?").any(axis=1)]
@@ -81,12 +77,12 @@ def parts(path: Path, drop: list[str], rows: int, seed: int, *, as_text: bool = 
 
 
 def generate(name: str, settings: dict[str, Any], train: pd.DataFrame, schema: TableSchema, seed: int) -> Made:
-    """A table of as many rows, and what it cost."""
+    """Generate a table of the size of train and measure the cost."""
     table = Table.of(train, schema, where="train")
     start = cpu_seconds()
     fitted = build_generator(name, settings).fit(table, seed=seed)
     middle = cpu_seconds()
-    made = fitted.sample(len(train), seed=seed).restored()
+    made = fitted.sample(len(train), seed=seed).to_published_frame()
     return made, {
         "fit_cpu": middle - start, "sample_cpu": cpu_seconds() - middle, "mb": most_memory(),
         "epochs": len(fitted.history), "last": fitted.history[-1] if fitted.history else {},
@@ -95,76 +91,70 @@ def generate(name: str, settings: dict[str, Any], train: pd.DataFrame, schema: T
 
 
 def cpu_seconds() -> float:
-    """Of this process and of the programs that it ran."""
+    """Return CPU seconds of this process and its child processes."""
     return sum(usage.ru_utime + usage.ru_stime for usage in map(resource.getrusage, OURS))
 
 
 def most_memory() -> float:
-    """MB that this process, or a program that it ran, held at most; ``ru_maxrss`` would hold the parent's as well."""
+    """Return the peak memory of this process or a child in MB; ``ru_maxrss`` would include the parent's."""
     own = int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
     return max(own, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) / 1024
 
 
 def judge(tables: list[pd.DataFrame], made: pd.DataFrame, encoder: Embedder | None, seed: int) -> dict[str, Any]:
-    """Every statistic, the seconds of every metric and the verdict of the default policy."""
+    """Return every statistic, the seconds of every metric and the verdict of the default policy."""
     train, holdout, reference = tables
-    inputs = prepare_inputs(train, holdout, made, reference, schema=infer_schema(pd.concat(tables)), seed=seed)
+    inputs = read_inputs(train, holdout, made, reference, schema=infer_schema(pd.concat(tables)), seed=seed)
     metrics, policy = choose_metrics(None, None)
     results = run_metrics(inputs if encoder is None else attach_embedder(inputs, encoder), metrics)
     estimates = {
         f"{name}.{one.name}": [one.value, one.low, one.high] for name, r in results.items() for one in r.estimates
     }
     return {
-        "verdict": policy.judge(results).verdict, "estimates": estimates,
+        "verdict": policy.judge(results).status, "estimates": estimates,
         "seconds": {name: result.seconds for name, result in results.items()},
     }  # fmt: skip
 
 
 def encoder_of(tables: list[pd.DataFrame], seed: int) -> tuple[Embedder, float]:
-    """The encoder of the real rows, and the seconds that it took."""
+    """Return the encoder of the real rows and its training seconds."""
     train, holdout, reference = tables
-    inputs = prepare_inputs(train, holdout, holdout, reference, schema=infer_schema(pd.concat(tables)), seed=seed)
+    inputs = read_inputs(train, holdout, holdout, reference, schema=infer_schema(pd.concat(tables)), seed=seed)
     start = perf_counter()
     return fit_embedder(inputs), perf_counter() - start
 
 
 def run(options: argparse.Namespace) -> None:
-    """Add the lines that the results do not hold yet."""
+    """Run the generators that the results do not contain yet."""
     tables = parts(options.table, options.drop, options.rows, options.seed, as_text=options.as_text)
     schema = infer_schema(pd.concat(tables))
-    held = {key_of(line) for line in lines([options.results])}
+    held = {key_of(line) for line in lines(options.results)}
     common = {"table": options.table.stem, "rows": options.rows, "seed": options.seed}
     encoder, took = (None, 0.0) if options.no_embedder else encoder_of(tables, options.seed)
     for name, settings in cases(options.generators, options.epsilons, options.overfit, options.settings):
         head = {**common, "generator": name, "settings": shown_settings(settings), "embedder": encoder is not None}
         if key_of(head) in held:
             continue
-        with multiprocessing.get_context("spawn").Pool(1) as alone:  # its memory is its own
+        with multiprocessing.get_context("spawn").Pool(1) as alone:  # separate peak memory
             made, costs = alone.apply(generate, (name, settings, tables[0], schema, options.seed))
         found = judge(tables, made, encoder, options.seed)
-        with options.results.open("a") as file:
-            file.write(json.dumps(head | costs | found | {"embedder_seconds": took}) + "\n")
+        append(options.results, head | costs | found | {"embedder_seconds": took})
         sys.stderr.write(f"{options.table.stem}, {name} {head['settings']}: {costs['fit_cpu']:.1f} CPU s, "
                          f"{sum(found['seconds'].values()):.0f} s to judge, {found['verdict']}\n")  # fmt: skip
 
 
 def shown_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings without paths of this machine."""
+    """Return the settings without paths of this machine."""
     return {key: value for key, value in settings.items() if not isinstance(value, str)}
 
 
 def key_of(line: dict[str, Any]) -> tuple[Any, ...]:
-    """What was measured."""
+    """Identify the run of a line."""
     return (*(line[key] for key in ("table", "rows", "seed", "generator", "embedder")), json.dumps(line["settings"]))
 
 
-def lines(paths: Iterable[Path]) -> list[dict[str, Any]]:
-    """Results, as far as files exist."""
-    return [json.loads(line) for path in paths if path.exists() for line in path.read_text().splitlines()]
-
-
 def report_text(found: list[dict[str, Any]]) -> str:
-    """The results as two Markdown tables a data set; statistics with half the width of their intervals."""
+    """Return two Markdown tables per data set; statistics with half the width of their intervals."""
     out = []
     for table in dict.fromkeys((line["table"], line["rows"]) for line in found):
         these = [line for line in found if (line["table"], line["rows"]) == table]
@@ -202,35 +192,33 @@ def _shown(estimate: list[float | None] | None) -> str:
 
 
 def numbers(text: str) -> list[float]:
-    """Numbers separated by commas."""
+    """Parse numbers separated by commas."""
     return [float(part) for part in text.split(",") if part]
+
+
+def names(text: str) -> list[str]:
+    """Read names of generators, separated by commas."""
+    found = text.split(",")
+    if unknown := [name for name in found if name not in GENERATORS]:
+        raise argparse.ArgumentTypeError(f"unknown generator {unknown[0]}")
+    return found
 
 
 def main() -> None:
     """Run or report."""
     known = [info.name for info in generator_info() if info.name not in APART and info.available]
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = study_parser(__doc__, "generators.jsonl")
     parser.add_argument("table", nargs="?", type=Path, help="a Parquet file; its name stands for the data set")
     parser.add_argument("--drop", action="append", default=[], help="a column to leave out, such as an id (repeatable)")
     parser.add_argument("--as-text", action="store_true", help="every column is a category")
     parser.add_argument("--rows", type=int, default=10_000, help="training rows")
-    parser.add_argument("--generators", default=",".join(known), help="names, comma-separated")
-    parser.add_argument("--epsilons", type=numbers, default=[], help="budgets of the private ones beside the default")
+    parser.add_argument("--generators", type=names, default=known, help="names, comma-separated")
+    parser.add_argument("--epsilons", type=numbers, default=[], help="additional budgets of the private generators")
     parser.add_argument("--overfit", type=numbers, default=[], help="ratios of loss to which rvae is over-fitted")
     parser.add_argument("--settings", type=json.loads, default={}, help="of the generators, as JSON")
     parser.add_argument("--no-embedder", action="store_true", help="leave out the embedded statistics")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--results", type=Path, default=Path("generators.jsonl"), help="where lines are added")
-    parser.add_argument("--report", type=Path, nargs="+", help="files to report on; nothing is run")
-    options = parser.parse_args()
-    if options.report:
-        sys.stdout.write(report_text(lines(options.report)))
-        return
-    options.generators = options.generators.split(",")
-    unknown = [name for name in options.generators if name not in GENERATORS]
-    if options.table is None or unknown:
-        parser.error(f"unknown generator {unknown[0]}" if unknown else "name a table, or --report files")
-    run(options)
+    run_or_report(parser, None, run, lambda _, found: report_text(found))
 
 
 if __name__ == "__main__":

@@ -1,22 +1,21 @@
-"""Half-built rows: what tests see of them that know how they are made.
+"""Measure how well tests that know the construction of half-built rows detect them.
 
     python -m benchmarks.halves --results halves.jsonl DIRECTORY/*.parquet tests/data/uk_census.parquet demo
     python -m benchmarks.halves --report halves.jsonl
 
-A fifth of a release are rows of which half of the cells, drawn for each row anew, are a training row's and the others
-a fresh row's, as in :mod:`benchmarks.leaks`. Were the halves of a row independent, the locally most powerful test of
-the labels would sum over the halves of the columns what :class:`privacy_assets.metrics.copies.Copies` sums over whole
-rows: how often a real row's half stands in the release, over how often it is expected there. It is computed twice: with
-what is expected from the real tables and the release, as a gate could, and from the whole table, which nobody has who
-asks the question. A test that knew how unlikely whole rows are would see more. Of many columns 300 halves are drawn at
-random. Labels of people are permuted. Each table and release is one line, and is never measured twice.
+In a fifth of the release rows, half of the cells, drawn per row, come from a training row and the others from a fresh
+row, as in :mod:`benchmarks.leaks`. If the halves of a row were independent, the locally most powerful permutation test
+would sum over the halves of the columns the statistic that :class:`privacy_assets.metrics.copies.Copies` sums over
+whole rows: the count of a real row's half in the release, divided by its expected count. It is computed twice: with
+expectations from the real tables and the release, as a gate could, and from the whole table, which no gate has. A test
+that knew the probability of whole rows would detect more. With many columns, 300 halves are drawn at random. Labels
+are permuted by person. Each table and release is one line and is measured once.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import math
 import sys
 from collections.abc import Sequence
@@ -26,11 +25,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.copies import table_of
-from benchmarks.dimensions import lines
 from benchmarks.leaks import LEAKS, released, sizes
 from benchmarks.power import HARMLESS_REFUSED
-from privacy_assets.metrics.copies import Copies
-from privacy_assets.metrics.copies.exact import row_weights
+from benchmarks.study import SEVERAL, append, lines, run_or_report, study_parser
+from privacy_assets.metrics.copies import Copies, row_weights
+from privacy_assets.metrics.policies import default_policy
 from privacy_assets.policy import Policy
 from privacy_assets.stats.inference import mean_difference
 from privacy_assets.tables.column import ranked
@@ -39,11 +38,11 @@ from privacy_assets.tables.table import Table
 KINDS = ("fresh rows", "20 % half built")
 MOST_HALVES = 300
 PERMUTATIONS = 999
-PARTIAL = Policy(tuple(limit for limit in Policy.default().limits if limit.statistic == "copies.partial_advantage"))
+PARTIAL = Policy(tuple(limit for limit in default_policy().limits if limit.statistic == "copies.partial_advantage"))
 
 
 def halves(columns: int, rng: np.random.Generator) -> np.ndarray:
-    """All halves of so many columns, or as many drawn at random as are looked at: int64 (halves, columns // 2)."""
+    """Return all halves of the columns, or a random sample of them: int64 (halves, columns // 2)."""
     size = columns // 2
     if math.comb(columns, size) <= MOST_HALVES:
         return np.array(list(itertools.combinations(range(columns), size)))
@@ -51,14 +50,15 @@ def halves(columns: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def half_weights(asked: np.ndarray, known: np.ndarray | None, release: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """Mean weight (n,) of the halves of each row of ``asked`` in the ``release``.
+    """Return the mean weight (n,) of the halves of each row of ``asked`` in the ``release``.
 
-    How many are expected is taken from ``known`` rows alone, or without any from ``asked`` ones and the release. All
-    int64 (F, rows) are codes, equal where values are; ``asked`` are among ``known``; ``chosen`` (halves, columns).
+    Expected counts come from the ``known`` rows alone or, without them, from ``asked`` and the release. All are int64
+    (F, rows) codes, equal where values are equal; ``asked`` rows are among ``known``; ``chosen`` has shape (halves,
+    columns).
     """
     among = asked if known is None else known
     number, most = asked.shape[1], 1 + max(int(part.max(initial=0)) for part in (asked, among, release))
-    # Sums of random words stand for the values of a half: two are equal by chance once in 2^64.
+    # Sums of random words represent the values of a half; two collide with probability 2^-64.
     words = np.random.default_rng(0).integers(0, 2**63, (len(asked), most), dtype=np.uint64)
     every = np.take_along_axis(words, np.hstack([asked, among, release]), axis=1)
     total = np.zeros(number)
@@ -74,7 +74,7 @@ def half_weights(asked: np.ndarray, known: np.ndarray | None, release: np.ndarra
 
 
 def coded(*tables: Sequence[Table]) -> list[np.ndarray]:
-    """Codes int64 (F, rows) of the tables of each, stacked; a missing value is one of its own."""
+    """Return int64 codes (F, rows) of the stacked tables; missing values have their own code."""
     names = tables[0][0].schema.names
     flat = list(itertools.chain.from_iterable(tables))
     codes = np.array([np.concatenate(ranked([table[name] for table in flat])[0]) for name in names]) + 1
@@ -82,10 +82,10 @@ def coded(*tables: Sequence[Table]) -> list[np.ndarray]:
 
 
 def drawn(name: str, people: int, kind: str, seed: int) -> dict[str, Any]:
-    """P values of both tests on one release, one-sided, and whether the gate refuses it by the match weights."""
+    """Return one-sided p-values of both tests on one release, and whether the gate rejects it by the match weights."""
     frame, whose = table_of(name, None)
     inputs = released(frame, whose, people, kind, seed, LEAKS)
-    subjects, rows = inputs.everyone, inputs.everyone.totals()
+    subjects, rows = inputs.all_subjects, inputs.all_subjects.totals()
     whole = Table.read(frame.reset_index(drop=True), where=name)
     asked, release, known = coded(inputs.real, [inputs.synthetic], [whole])
     chosen = halves(len(asked), np.random.default_rng(seed))
@@ -94,11 +94,11 @@ def drawn(name: str, people: int, kind: str, seed: int) -> dict[str, Any]:
         values = subjects.totals(half_weights(asked, frequencies, release, chosen)) / rows
         found = mean_difference(values[:, None], subjects, PERMUTATIONS, np.random.default_rng([seed, 1]))
         chances.append(float((1 + (found.null[:, 0] >= found.observed[0]).sum()) / (1 + PERMUTATIONS)))
-    return {"chances": chances, "fails": PARTIAL.judge({"copies": Copies().evaluate(inputs)}).verdict == "fail"}
+    return {"chances": chances, "fails": PARTIAL.judge({"copies": Copies().measure(inputs)}).status == "fail"}
 
 
 def run(options: argparse.Namespace) -> None:
-    """Add the lines that the results do not hold yet."""
+    """Measure the releases that the results do not contain yet."""
     held = {(line["table"], line["people"], line["kind"]) for line in lines(options.results)}
     for name in options.tables:
         every = int(table_of(name, None)[1].max()) + 1
@@ -107,13 +107,12 @@ def run(options: argparse.Namespace) -> None:
             if tuple(told.values()) in held:
                 continue
             found = [drawn(name, people, kind, seed) for seed in range(options.draws)]
-            with options.results.open("a") as file:
-                file.write(json.dumps({**told, "drawn": found}) + "\n")
+            append(options.results, {**told, "drawn": found})
             sys.stderr.write(f"{', '.join(map(str, told.values()))}\n")
 
 
 def report_text(found: Sequence[dict[str, Any]]) -> str:
-    """Markdown: how many releases are refused by the match weights, and by either test at its level."""
+    """Return Markdown with the number of releases rejected by the match weights and by each test at its level."""
     head = ("table, people in train", "release", "`partial_advantage` fails", "labels", "frequencies known")
     out = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for line in sorted(found, key=lambda line: (line["table"], line["people"], KINDS.index(line["kind"]))):
@@ -127,19 +126,11 @@ def report_text(found: Sequence[dict[str, Any]]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run or report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tables", nargs="*", help='Parquet files, or "demo"')
+    parser = study_parser(__doc__, "halves.jsonl")
+    parser.add_argument("tables", nargs="*", help=SEVERAL)
     parser.add_argument("--people", type=int, default=2_000, help="in train; a third of all at most")
     parser.add_argument("--draws", type=int, default=40, help="splits and releases of each table and kind")
-    parser.add_argument("--results", type=Path, default=Path("halves.jsonl"), help="where lines are added")
-    parser.add_argument("--report", type=Path, help="a file to report on; nothing is run")
-    options = parser.parse_args(arguments)
-    if options.report is not None:
-        sys.stdout.write(report_text(lines(options.report)))
-    elif options.tables:
-        run(options)
-    else:
-        parser.error("name a table, or a --report file")
+    run_or_report(parser, arguments, run, lambda _, found: report_text(found))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Plots of the report as files of their own, for the lab reports."""
+"""Write plots of the report as files for the lab reports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _STYLE = (
 
 
 def write_image(svg: str, path: Path) -> None:
-    """Write a plot, in the page's style or one like it, into a file whose folder is made where there is none."""
+    """Write a plot in the page's style to a file; create its folder if missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     alone = svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
     path.write_text(alone.replace("<title>", _STYLE + "<title>", 1))

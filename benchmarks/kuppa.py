@@ -1,17 +1,17 @@
-"""Figures 2 and 3 of Kuppa et al. (2021), on your own copy of the data: attack accuracy, sizes, and the filter.
+"""Repeat figures 2 and 3 of Kuppa et al. (2021) on a given table: attack accuracy by size, with and without the filter.
 
     python -m benchmarks.kuppa adult.parquet --results kuppa.jsonl
     python -m benchmarks.kuppa adult.parquet --study bagging --results kuppa.jsonl
     python -m benchmarks.kuppa --report kuppa.jsonl --image before_after.svg
 
-``table``: a release is attacked by somebody who has it, the generator and other people's rows (auxiliary). From these
-they make a release of their own, learn what the neighbourhoods of its members look like, and name the members of the
-given one. Accuracy is balanced: 0.5 is a guess. Non-members are the holdout, or people outside all three of the owner's
-tables. ``bagging``: Kuppa's attack on single records through bootstrap samples of 1,000 auxiliary rows. Both before and
-after the filter, there by an attacker who does not know of it and by one who filters their own releases alike.
-Utility: a classifier of the last column (--target) is trained on the release and tested on people outside.
+``table``: the attacker has a release, the generator and other people's rows (auxiliary). They make their own release
+from these rows, learn the neighborhoods of its members, and name the members of the given release. Accuracy is
+balanced (0.5: guessing). Non-members are the holdout, or people outside all three tables of the owner. ``bagging``:
+Kuppa's attack on single records with bootstrap samples of 1,000 auxiliary rows. Both run before and after the filter;
+after it, by an attacker who does not know the filter and by one who applies it to their own releases. Utility: a
+classifier of the last column (--target) is trained on the release and tested on people outside.
 
-Each case is one line of the results and is never computed twice.
+Each case is one line of the results and is computed once.
 """
 
 from __future__ import annotations
@@ -32,10 +32,9 @@ from sklearn.metrics import roc_auc_score
 from benchmarks.images import write_image
 from benchmarks.kuppa_bagging import RECORDS, attack_record, vulnerable
 from benchmarks.kuppa_worlds import GENERATORS, Screened, World, draw_world, generator_of
+from privacy_assets.distances.nearest import near, nearest_rows, typical_radius
 from privacy_assets.generators.registry import GENERATORS as REGISTERED
-from privacy_assets.neighbours.nearest import nearest_rows
-from privacy_assets.neighbours.radius import near, typical_radius
-from privacy_assets.report.drawings import shares_svg
+from privacy_assets.report.svg import shares_svg
 from privacy_assets.tables.encoding import EncodedTable
 from privacy_assets.tables.table import Table
 
@@ -47,7 +46,7 @@ NEAREST = 3
 
 @dataclass(frozen=True)
 class Case:
-    """One attacked generator; ``filter`` "" is before it, "unknown" and "known" what the attacker knows of it."""
+    """Attacked generator; ``filter`` is "" without the filter, else "unknown" or "known" to the attacker."""
 
     study: str
     generator: str
@@ -58,7 +57,7 @@ class Case:
 
 
 def cases(study: str, generators: list[str], seeds: int) -> Iterator[Case]:
-    """All cases of a study."""
+    """Return all cases of a study."""
     for seed in range(seeds):
         for generator in generators:
             for known in ("", "unknown", "known"):
@@ -76,7 +75,7 @@ def cases(study: str, generators: list[str], seeds: int) -> Iterator[Case]:
 
 
 def released(world: World, case: Case, filtered: bool) -> tuple[Table, float]:
-    """The synthetic rows, and the share that the filter dropped."""
+    """Return the synthetic rows and the share dropped by the filter."""
     generator = generator_of(case.generator)
     if filtered:
         generator = Screened(generator, world.unseen)
@@ -87,7 +86,7 @@ def released(world: World, case: Case, filtered: bool) -> tuple[Table, float]:
 
 
 def traits(people: EncodedTable, release: EncodedTable, others: EncodedTable, radius: float) -> np.ndarray:
-    """What an attacker looks at, float64 (n, 8): the release around a person, and the people whom they know."""
+    """Return features of people, float64 (n, 8): distances to and counts near the release and known people."""
     to_release = nearest_rows(people, release, NEAREST).distances
     to_others = nearest_rows(people, others).distances
     ratio = to_release[:, :1] / np.maximum(to_others, 1e-9)
@@ -96,7 +95,7 @@ def traits(people: EncodedTable, release: EncodedTable, others: EncodedTable, ra
 
 
 def attacked(world: World, case: Case) -> dict[str, float]:
-    """Balanced accuracy against the holdout and against people outside, utility, and what the filter dropped."""
+    """Return balanced accuracy against the holdout and against people outside, utility, and the dropped share."""
     given, dropped = released(world, case, case.filter != "")
     own, rest = surrogate(world)
     made, _ = released(own, case, case.filter == "known")
@@ -119,7 +118,7 @@ def attacked(world: World, case: Case) -> dict[str, float]:
 
 
 def surrogate(world: World) -> tuple[World, Table]:
-    """A world that the attacker makes of their own rows, and a quarter of the rows that they keep to compare with."""
+    """Build a world from the attacker's rows, keeping a quarter of them for comparison."""
     n = len(world.auxiliary)
     kept, train = n // 4, round(0.75 * n * 3 / 8)
     ends = np.cumsum([0, kept, train, train // 3, train // 3, train])
@@ -128,7 +127,7 @@ def surrogate(world: World) -> tuple[World, Table]:
 
 
 def utility(release: Table, world: World) -> float:
-    """AUC (accuracy with more than two classes) on people outside of a classifier trained on the release."""
+    """Return the AUC on outsiders (accuracy for over two classes) of a classifier trained on the release."""
     target = world.schema.names[-1]
     places = [at for name in world.schema.names[:-1] for at in world.encoder.places[name]]
     encoded = [world.encoded(table).pick(places) for table in (release, world.outside)]
@@ -144,7 +143,7 @@ def utility(release: Table, world: World) -> float:
 
 
 def run(frame: pd.DataFrame, chosen: Iterable[Case], path: Path) -> None:
-    """Add the cases that ``path`` does not hold yet."""
+    """Compute the cases that ``path`` does not contain yet."""
     done = {case for case, _ in lines(path)}
     left = [case for case in chosen if case not in done]
     with path.open("a") as file:
@@ -163,14 +162,14 @@ def run(frame: pd.DataFrame, chosen: Iterable[Case], path: Path) -> None:
 
 
 def lines(path: Path) -> Iterator[tuple[Case, dict[str, float]]]:
-    """Cases and what was found."""
+    """Read cases and their results."""
     for line in path.read_text().splitlines() if path.exists() else []:
         data = json.loads(line)
         yield Case(**data["case"]), data["found"]
 
 
 def table_of(found: dict[tuple[object, ...], list[dict[str, float]]], head: list[str], columns: list[str]) -> str:
-    """A markdown table of means, and of the deviation over seeds or records where there are several."""
+    """Return a Markdown table of means, with deviations over seeds or records if there are several."""
     text = [f"| {' | '.join([*head, *columns])} |", "|" + "---|" * (len(head) + len(columns))]
     for key, rows in found.items():
         cells = []
@@ -183,7 +182,7 @@ def table_of(found: dict[tuple[object, ...], list[dict[str, float]]], head: list
 
 
 def report(path: Path, image: Path | None) -> None:
-    """Print what the results say; draw accuracies on the longest tables into ``image``."""
+    """Print the summary; draw accuracies on the longest tables into ``image``."""
     words = {"": "before", "unknown": "after, filter not known", "known": "after, filter known"}
     tables: dict[str, dict[tuple[object, ...], list[dict[str, float]]]] = defaultdict(lambda: defaultdict(list))
     bars: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -215,8 +214,8 @@ def main() -> None:
     known = [name for name, (kind, *_) in GENERATORS.items() if kind in REGISTERED]
     parser.add_argument("--generator", action="append", choices=known, help="repeatable; all when not given")
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--results", type=Path, default=Path("kuppa.jsonl"), help="where lines are added")
-    parser.add_argument("--report", type=Path, help="a file to report on; nothing is run")
+    parser.add_argument("--results", type=Path, default=Path("kuppa.jsonl"), help="file to append to")
+    parser.add_argument("--report", type=Path, help="report on this file without running")
     parser.add_argument("--image", type=Path, help="where to draw accuracies before and after the filter")
     options = parser.parse_args()
     if options.report:

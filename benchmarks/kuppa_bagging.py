@@ -1,4 +1,4 @@
-"""Kuppa's bagging attack on one record, before and after the filter, on the shadow engine."""
+"""Kuppa's bagging attack on one record, before and after the filter, with the shadow engine."""
 
 from __future__ import annotations
 
@@ -8,33 +8,32 @@ import numpy as np
 
 from benchmarks.kuppa_worlds import Screened, World, generator_of
 from privacy_assets.generators.base import Generator
-from privacy_assets.shadow.attacks import build_attack
-from privacy_assets.shadow.games import Game, blocks, without
-from privacy_assets.shadow.selection import most_exposed
-from privacy_assets.shadow.vulnerability import vulnerability
-from privacy_assets.tables.coding import Coding
+from privacy_assets.metrics.shadow_membership.attacks import build_attack
+from privacy_assets.metrics.shadow_membership.games import Game, blocks, without
+from privacy_assets.metrics.vulnerability import most_exposed, vulnerability
+from privacy_assets.tables.encoding import MatrixCoding
 from privacy_assets.tables.table import Table
 
 SHADOWS, TESTS, SIZE, RECORDS = 160, 100, 1_000, 3
 
 
 def vulnerable(world: World) -> list[int]:
-    """Positions in train of the records that stand farthest from all others."""
-    coding = Coding.fit([world.train], world.schema)
+    """Return the positions in train of the records farthest from all others."""
+    coding = MatrixCoding.fit([world.train], world.schema)
     scores = vulnerability(coding.code(world.train), coding)
     return most_exposed(scores, RECORDS, np.random.default_rng(0)).ids.tolist()
 
 
 def attack_record(world: World, record: int, label: str, synthetic: int, known: str) -> float:
-    """Accuracy on test sets of the attack that was learnt on shadow sets; both have equally many with the record.
+    """Return the accuracy on test sets of the attack learned on shadow sets; half of each contain the record.
 
     Shadow sets are bootstrap samples of ``SIZE`` auxiliary rows of the attacker, test sets of the owner's train. The
-    owner's filter reads the holdout, the reference and the record; the attacker's as many rows of their own, and the
+    owner's filter reads the holdout, the reference and the record; the attacker's reads equally many own rows, and the
     record.
     """
     target, half = world.train.take(np.array([record])), len(world.auxiliary) // 2
     table = Table.stack([world.train, world.auxiliary.take(slice(SIZE))])
-    coding = Coding.fit([table, world.unseen], world.schema)
+    coding = MatrixCoding.fit([table, world.unseen], world.schema)
     cells, rows = coding.code(table), len(world.train)
     auxiliary, test = (without(cells, ids, record) for ids in (np.arange(rows, len(table)), np.arange(rows)))
     game = Game(

@@ -1,4 +1,4 @@
-"""Generators and releases of the study after Kuppa et al.: with and without copies, with and without the filter."""
+"""Generators and releases of the Kuppa study: with and without copies, with and without the filter."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pandas as pd
 from privacy_assets.generators import build_generator
 from privacy_assets.generators.base import FittedGenerator, Generator, Training
 from privacy_assets.generators.filters import FittedFilter, MemorizationFilter, draw
-from privacy_assets.tables.encoding import EncodedTable, Encoder
+from privacy_assets.tables.encoding import EncodedTable, TabularEncoder
 from privacy_assets.tables.schema import TableSchema
 from privacy_assets.tables.table import Table
 
 GENERATORS: dict[str, tuple[str, dict[str, Any], float]] = {  # registered name, settings, share of planted copies
-    "synthpop, leaf 50": ("synthpop", {"min_leaf": 50}, 0.0),
-    "synthpop, leaf 5": ("synthpop", {"min_leaf": 5}, 0.0),
+    "synthpop, leaf 50": ("synthpop", {"min_samples_leaf": 50}, 0.0),
+    "synthpop, leaf 5": ("synthpop", {"min_samples_leaf": 5}, 0.0),
     "baynet": ("baynet", {}, 0.0),
     "baynet, 10 % copies": ("baynet", {}, 0.1),
     "privbayes, epsilon 1": ("privbayes", {"epsilon": 1.0}, 0.0),
@@ -27,7 +27,7 @@ GENERATORS: dict[str, tuple[str, dict[str, Any], float]] = {  # registered name,
 
 @dataclass(frozen=True, eq=False)
 class Leaky(Generator):
-    """Another generator, some of whose rows are replaced by training rows."""
+    """Generator wrapper that replaces some rows by training rows."""
 
     inner: Generator
     share: float
@@ -44,7 +44,7 @@ class Leaky(Generator):
 
 
 class FittedLeaky(FittedGenerator):
-    """The fitted generator and the rows to copy."""
+    """Fitted generator and the rows to copy."""
 
     def __init__(self, generator: Leaky, inner: FittedGenerator, train: Table) -> None:
         self.generator, self.inner, self.train, self.schema = generator, inner, train, inner.schema
@@ -62,7 +62,7 @@ class FittedLeaky(FittedGenerator):
 
 @dataclass(frozen=True, eq=False)
 class Screened(Generator):
-    """Another generator behind the filter, which reads the training rows and ``unseen`` real ones."""
+    """Generator wrapper with the filter, which reads the training rows and ``unseen`` real rows."""
 
     inner: Generator
     unseen: Table
@@ -80,7 +80,7 @@ class Screened(Generator):
 
 
 class FittedScreened(FittedGenerator):
-    """The fitted generator and its filter."""
+    """Fitted generator and its filter."""
 
     def __init__(self, generator: Screened, inner: FittedGenerator, fitted: FittedFilter) -> None:
         self.generator, self.inner, self.fitted, self.schema = generator, inner, fitted, inner.schema
@@ -96,7 +96,7 @@ class FittedScreened(FittedGenerator):
 
 
 def generator_of(label: str) -> Generator:
-    """One of ``GENERATORS``."""
+    """Build one of ``GENERATORS``."""
     name, settings, copies = GENERATORS[label]
     built = build_generator(name, settings)
     return Leaky(built, copies) if copies else built
@@ -104,7 +104,7 @@ def generator_of(label: str) -> Generator:
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """One draw of the population: 60, 20 and 20 % of the owner's rows, people of neither, and the attacker's rows."""
+    """Population draw: 60, 20 and 20 % of the owner's rows, people outside, and the attacker's rows."""
 
     train: Table
     holdout: Table
@@ -115,21 +115,21 @@ class World:
 
     @property
     def unseen(self) -> Table:
-        """What the filter reads beside train."""
+        """Rows that the filter reads in addition to train."""
         return Table.stack([self.holdout, self.reference])
 
     @cached_property
-    def encoder(self) -> Encoder:
-        """Fitted on what the attacker has."""
-        return Encoder.fit([self.auxiliary], self.schema, others=[self.train, self.unseen, self.outside])
+    def encoder(self) -> TabularEncoder:
+        """Encoder fitted on the attacker's data."""
+        return TabularEncoder.fit([self.auxiliary], self.schema, others=[self.train, self.unseen, self.outside])
 
     def encoded(self, table: Table) -> EncodedTable:
-        """Rows as the attacker sees them."""
+        """Encode rows as the attacker does."""
         return self.encoder.transform(table)
 
 
 def draw_world(frame: pd.DataFrame, train: int, auxiliary: int, seed: int) -> World:
-    """``train`` rows of train, a third as many of holdout and of reference, as many outside, and ``auxiliary`` ones."""
+    """Draw ``train`` rows, thirds of holdout and of reference, equally many outside, and ``auxiliary`` rows."""
     mixed = Table.read(frame.sample(frac=1, random_state=seed))
     ends = np.cumsum([0, train, train // 3, train // 3, train, auxiliary])
     if ends[-1] > len(mixed):

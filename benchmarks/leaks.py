@@ -1,23 +1,22 @@
-"""Planted leaks of many kinds beside harmless releases: what the default policy says, and which limit says it.
+"""Evaluate planted leaks of many kinds and harmless releases by the default policy, and count the violated limits.
 
     python -m benchmarks.leaks --results leaks.jsonl tests/data/adult.parquet tests/data/uk_census.parquet demo
     python -m benchmarks.leaks --results leaks.jsonl DIRECTORY/*.parquet
     python -m benchmarks.leaks --report leaks.jsonl
 
-:mod:`benchmarks.leak_tables` writes the tables of a directory. Real people are train, a third of all at most, six
-tenths as many the holdout and four tenths the reference, the default shares; others, who stand in no table, give the
-fresh rows of a release, and a leak takes the place of some of them, so that the truth is certain. Of these others only
-rows are taken whose values the real tables have too: a category of somebody unseen is refused as a foreign value, which
-no generator makes. Two generators stand beside. A line says how many of the people in train have a row of their own:
-tables where fewer than half do are told apart, since a copy of a row that a crowd shares gives nobody away. All default
-metrics with limits are measured but the controls, and linkability, without an encoder. A line a release, never measured
-twice. It holds every estimate, so that a report judges it by the default limits of its day, or by a --policy.
+:mod:`benchmarks.leak_tables` writes the tables of a directory. At most a third of the people are train; holdout and
+reference have 0.6 and 0.4 times as many, the default shares. The fresh rows of a release belong to other people, and a
+leak replaces some of them, so the truth is known. Fresh rows with values that the real tables lack are excluded,
+because no generator produces foreign values. Two generators are evaluated as well. Each line states the share of
+training people with a unique row. Tables where this is less than half are reported separately, because a copy of a
+shared row discloses no person. All default metrics with limits are measured except controls and linkability, without
+an encoder. Each release is one line with every estimate and is measured once; the report evaluates it with the current
+default limits or a --policy.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 from collections import Counter, defaultdict
@@ -29,46 +28,45 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.copies import table_of
-from benchmarks.dimensions import lines
 from benchmarks.measured import cost
-from privacy_assets.evaluation import prepare_inputs, run_metrics
+from benchmarks.study import SEVERAL, append, lines, run_or_report, study_parser
+from privacy_assets.evaluation.evaluate import read_inputs, run_metrics
 from privacy_assets.generators import build_generator
-from privacy_assets.metrics.inputs import MetricInputs
+from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.metrics.membership_inference.scores import build_population
+from privacy_assets.metrics.policies import default_policy, load_policy
 from privacy_assets.metrics.registry import build_metric
-from privacy_assets.policy import Judgement, Policy
-from privacy_assets.report.evaluate import as_policy
-from privacy_assets.stats.estimates import Estimate, plain
-from privacy_assets.stats.results import MetricResult
+from privacy_assets.policy import Policy, Verdict
+from privacy_assets.stats.estimates import Estimate, MetricResult, to_jsonable
 
 WHO = "who"
-EMPTIED = "20 % with 60 % of cells missing"  # where all columns have missing values
-FEW_VALUES = 100  # of a column: what else it holds is foreign
+EMPTIED = "20 % with 60 % of cells missing"  # all columns have missing values
+FEW_VALUES = 100  # maximum number of values of a column for which other values are foreign
 MEASURED = (
     "dcr", "copies", "singling_out", "linkability", "attribute_inference", "membership_inference", "value_disclosure"
 )  # fmt: skip
-FEWEST = 500  # people in train; fewer are no question to ask the gate
-OWN = 0.5  # share of people with a row of their own, below which a table is one of rows that many share
+FEWEST = 500  # minimum number of people in train
+OWN = 0.5  # minimum share of people with a unique row, below which many people share rows
 STRATA = {0: "under 800", 800: "800 to 1,500", 1_501: "to 4,000", 4_001: "above"}  # people in train, from
-# What a limit is held against, in the order of a line; a line has no rows behind an estimate, and no notes.
-KEPT = ("value", "low", "high", "null", "subjects", "confidence", "direction", "minimum_detectable_effect", "about")
+# Values that limits use, in the order of a line; lines contain neither the rows behind an estimate nor notes.
+KEPT = ("value", "low", "high", "null", "subjects", "confidence", "direction", "minimum_detectable_effect", "measures")
 Rng = np.random.Generator
-# The rows of train, how far each person stands from others, as many fresh rows, and chance: the rows that leak.
+# Map train, the distance of each person to others, equally many fresh rows and a random generator to leaked rows.
 Leak = Callable[[pd.DataFrame, np.ndarray, pd.DataFrame, Rng], pd.DataFrame]
 
 
 def some(share: float) -> Leak:
-    """Copies of a share of the rows."""
+    """Copy a share of the rows."""
     return lambda train, apart, fresh, rng: train.iloc[rng.choice(len(train), round(share * len(train)), replace=False)]
 
 
 def whole(numbers: pd.Series) -> bool:
-    """Whether all of them are whole numbers, which a missing one makes floats of."""
+    """Return True if all values are integers, even if missing values made them floats."""
     return bool((numbers.dropna() % 1 == 0).all())
 
 
 def jittered(rows: pd.DataFrame, rng: Rng) -> pd.DataFrame:
-    """Numbers of many values moved by a twentieth of their deviation."""
+    """Shift numbers with many values by a twentieth of their standard deviation."""
     out = rows.copy()
     for name in out.select_dtypes("number"):
         if out[name].nunique() > 20:
@@ -78,7 +76,7 @@ def jittered(rows: pd.DataFrame, rng: Rng) -> pd.DataFrame:
 
 
 def built(share: float, kept: Callable[[tuple[int, int], Rng], np.ndarray]) -> Leak:
-    """A share of rows of which the cells in ``kept``, bool (n, columns), are a training row's, others a fresh row's."""
+    """Build a share of the rows from training rows in the cells ``kept``, bool (n, columns), else from fresh rows."""
 
     def leak(train: pd.DataFrame, apart: np.ndarray, fresh: pd.DataFrame, rng: Rng) -> pd.DataFrame:
         own = some(share)(train, apart, fresh, rng).reset_index(drop=True)
@@ -91,12 +89,12 @@ def built(share: float, kept: Callable[[tuple[int, int], Rng], np.ndarray]) -> L
 
 
 def anywhere(number: Callable[[int], int]) -> Callable[[tuple[int, int], Rng], np.ndarray]:
-    """``number(columns)`` cells of each row, drawn for each anew."""
+    """Choose ``number(columns)`` random cells for each row."""
     return lambda shape, rng: rng.random(shape).argsort(axis=1) < number(shape[1])
 
 
 def block(shape: tuple[int, int], rng: Rng) -> np.ndarray:
-    """Half of the columns, side by side, the same of all rows."""
+    """Choose half of the columns, adjacent and equal for all rows."""
     first = rng.integers(shape[1] - shape[1] // 2 + 1)
     cells = np.zeros(shape, dtype=bool)
     cells[:, first : first + shape[1] // 2] = True
@@ -104,12 +102,12 @@ def block(shape: tuple[int, int], rng: Rng) -> np.ndarray:
 
 
 def changed(share: float, change: Callable[[pd.DataFrame, Rng], pd.DataFrame]) -> Leak:
-    """Copies of a share of the rows, changed."""
+    """Copy a share of the rows and change the copies."""
     return lambda train, apart, fresh, rng: change(some(share)(train, apart, fresh, rng), rng)
 
 
 def isolated(people: int, change: Callable[[pd.DataFrame, Rng], pd.DataFrame]) -> Leak:
-    """Rows of some of the fiftieth of the rows, 60 at least, that stand farthest from everybody else."""
+    """Copy rows from the fiftieth of the rows (at least 60) farthest from all other people."""
 
     def leak(train: pd.DataFrame, apart: np.ndarray, fresh: pd.DataFrame, rng: Rng) -> pd.DataFrame:
         farthest = np.argsort(-apart, kind="stable")[: max(60, len(train) // 50)]
@@ -119,19 +117,19 @@ def isolated(people: int, change: Callable[[pd.DataFrame, Rng], pd.DataFrame]) -
 
 
 def repeated(people: int) -> Leak:
-    """A tenth of the release are the rows of some people, again and again."""
+    """Fill a tenth of the release with repeated rows of some people."""
     return lambda train, apart, fresh, rng: train.iloc[
         np.resize(rng.choice(len(train), people, replace=False), len(train) // 10)
     ]
 
 
 def emptied(rows: pd.DataFrame, rng: Rng) -> pd.DataFrame:
-    """Sixty of a hundred cells missing."""
+    """Set 60 % of the cells to missing."""
     return rows.mask(rng.random(rows.shape) < 0.6)
 
 
 def merged(rows: pd.DataFrame, rng: Rng) -> pd.DataFrame:
-    """Categories of three levels and more, each second level called as the one that is a rank more common."""
+    """In categories of three or more levels, merge every second level into the one that is one rank more common."""
     out = rows.copy()
     for name in out.select_dtypes(exclude=["number", "bool", "datetime"]):
         levels = out[name].value_counts().index
@@ -141,7 +139,7 @@ def merged(rows: pd.DataFrame, rng: Rng) -> pd.DataFrame:
 
 
 def rounded(rows: pd.DataFrame, rng: Rng) -> pd.DataFrame:
-    """Numbers of many values rounded to quarters of their deviation."""
+    """Round numbers with many values to quarters of their standard deviation."""
     out = rows.copy()
     for name in out.select_dtypes("number"):
         if out[name].nunique() > 20:
@@ -152,13 +150,13 @@ def rounded(rows: pd.DataFrame, rng: Rng) -> pd.DataFrame:
 
 
 def permuted(rows: pd.DataFrame, rng: Rng) -> pd.DataFrame:
-    """The column with the most values permuted among the rows."""
+    """Permute the column with the most values among the rows."""
     name = rows.nunique().idxmax()
     return rows.assign(**{name: rng.permutation(rows[name])}).astype(rows.dtypes.to_dict())
 
 
 def between(share: float) -> Leak:
-    """A share of rows halfway from a training row to the one nearest to it; other cells are one's or the other's."""
+    """Move a share of training rows halfway to their nearest training row; other cells come from either row."""
     from sklearn.neighbors import NearestNeighbors
 
     def leak(train: pd.DataFrame, apart: np.ndarray, fresh: pd.DataFrame, rng: Rng) -> pd.DataFrame:
@@ -194,8 +192,7 @@ LEAKS: Mapping[str, Leak] = {
     "1 person repeated": repeated(1),
     EMPTIED: changed(0.2, emptied),
 }
-# Mistakes of generators, written without a look at what the metrics do. Nobody measures them while metrics and limits
-# are worked on.
+# Generator errors, defined independently of the metrics. Do not measure them while developing metrics and limits.
 UNSEEN: Mapping[str, Leak] = {
     "20 % with categories merged": changed(0.2, merged),
     "20 % rounded": changed(0.2, rounded),
@@ -212,8 +209,8 @@ HARMLESS: Mapping[str, tuple[str, Mapping[str, Any]] | None] = {
 
 def released(
     frame: pd.DataFrame, whose: np.ndarray, people: int, kind: str, seed: int, leaks: Mapping[str, Leak]
-) -> MetricInputs:
-    """One split and a release of the ``kind``: a harmless one, or of ``leaks``."""
+) -> EvaluationInputs:
+    """Draw one split and a release of the ``kind``: a harmless one, or one of ``leaks``."""
     rng = np.random.default_rng([seed, *kind.encode()])
     place = rng.permutation(whose.max() + 1)[whose]
     ends = np.array([0, 1, 1.6, 2]) * people
@@ -227,31 +224,31 @@ def released(
     fresh = others.iloc[np.resize(rng.permutation(len(others)), len(own))].reset_index(drop=True)
     synthetic, made, leak = fresh, HARMLESS.get(kind), leaks.get(kind)
     if made is not None or leak is not None:
-        seen = prepare_inputs(train, holdout, fresh, reference=reference, subject=WHO, seed=seed)
+        seen = read_inputs(train, holdout, fresh, reference=reference, subject=WHO, seed=seed)
     if made is not None:
         fitted = build_generator(*made).fit(seen.train, seed=seed, people=seen.subject_codes("train"))
-        synthetic = fitted.sample(len(own), seed=seed).restored()
+        synthetic = fitted.sample(len(own), seed=seed).to_published_frame()
     if leak is not None:
         rows = leak(own, build_population(seen).neighbour[: len(own)], fresh, rng)
         synthetic = pd.concat([fresh.iloc[len(rows) :], rows], ignore_index=True)
-    return prepare_inputs(train, holdout, synthetic, reference=reference, subject=WHO, seed=seed)
+    return read_inputs(train, holdout, synthetic, reference=reference, subject=WHO, seed=seed)
 
 
 def measured(frame: pd.DataFrame, whose: np.ndarray, people: int, kind: str, seed: int) -> dict[str, Any]:
-    """Every estimate of one release, and CPU seconds of all."""
+    """Return every estimate of one release, and CPU seconds."""
     inputs = released(frame, whose, people, kind, seed, {**LEAKS, **UNSEEN})
     seconds, results = cost(lambda: run_metrics(inputs, {name: build_metric(name) for name in MEASURED}))
     estimates = {
-        f"{name}.{estimate.name}": plain([getattr(estimate, part) for part in KEPT])
+        f"{name}.{estimate.name}": to_jsonable([getattr(estimate, part) for part in KEPT])
         for name, result in results.items()
         for estimate in result.estimates
     }
     return {"own": with_own_row(inputs), "estimates": estimates, "seconds": seconds}
 
 
-def with_own_row(inputs: MetricInputs, few: int = 2) -> float:
-    """Share of the people in train who have a row that at most ``few`` people of the real tables have."""
-    people = inputs.everyone
+def with_own_row(inputs: EvaluationInputs, few: int = 2) -> float:
+    """Return the share of training people with a row that at most ``few`` people of the real tables have."""
+    people = inputs.all_subjects
     cells = np.unique(np.concatenate([inputs.row_ids[role] for role in inputs.real_roles]), return_inverse=True)[1]
     held = np.unique(np.stack([cells, people.codes]), axis=1)
     own = held[1, np.bincount(held[0])[held[0]] <= few]
@@ -259,9 +256,9 @@ def with_own_row(inputs: MetricInputs, few: int = 2) -> float:
 
 
 def known_rows(rows: pd.DataFrame, real: pd.DataFrame) -> pd.DataFrame:
-    """Those of ``rows`` whose values, in columns of few values, ``real`` has too; and numbers that lie in its range.
+    """Return the ``rows`` whose values ``real`` has in low-cardinality columns, and whose numbers are in its range.
 
-    A missing value is one that ``real`` has to have as well.
+    Missing values must occur in ``real`` too.
     """
     known = np.ones(len(rows), dtype=bool)
     for name in rows:
@@ -274,7 +271,7 @@ def known_rows(rows: pd.DataFrame, real: pd.DataFrame) -> pd.DataFrame:
 
 
 def results_of(line: Mapping[str, Any]) -> dict[str, MetricResult]:
-    """The results of a line by metric, as a policy judges them."""
+    """Return the results of a line by metric, as input of a policy."""
     found: dict[str, list[Estimate]] = {}
     for key, parts in line["estimates"].items():
         metric, _, statistic = key.partition(".")
@@ -283,22 +280,22 @@ def results_of(line: Mapping[str, Any]) -> dict[str, MetricResult]:
     return {metric: MetricResult(metric, tuple(estimates)) for metric, estimates in found.items()}
 
 
-def judged(line: Mapping[str, Any], policy: Policy) -> Judgement:
-    """What ``policy`` says of a line, without the limits of metrics that were left out of the study."""
+def judged(line: Mapping[str, Any], policy: Policy) -> Verdict:
+    """Return the verdict of ``policy`` on a line, without the limits of metrics excluded from the study."""
     results = results_of(line)
     return Policy(tuple(limit for limit in policy.limits if limit.metric in results)).judge(results)
 
 
 def sizes(people: int, wanted: Sequence[int]) -> list[int]:
-    """How many of ``people`` are train: the wanted numbers up to a third, or a third itself where that is less."""
+    """Return the sizes of train: the requested numbers up to a third of ``people``, or a third if that is less."""
     third = people // 3
     return [number for number in wanted if number <= third] or [third] * (third >= min(FEWEST, *wanted))
 
 
 def run(options: argparse.Namespace) -> None:
-    """Add the lines that the results do not hold yet."""
+    """Measure the releases that the results do not contain yet."""
     held = {(line["table"], line["people"], line["kind"], line["seed"]) for line in lines(options.results)}
-    policy, kinds = Policy.default(), (*HARMLESS, *LEAKS, *(UNSEEN if options.unseen else ()))
+    policy, kinds = default_policy(), (*HARMLESS, *LEAKS, *(UNSEEN if options.unseen else ()))
     kinds = tuple(options.kinds or kinds)
     for seed in range(options.draws):
         for name in options.tables:
@@ -318,13 +315,12 @@ def run(options: argparse.Namespace) -> None:
                     told = {"table": table, "people": people, "kind": kind, "seed": seed}
                     held.add(tuple(told.values()))
                     line = {**told, **measured(frame, whose, people, kind, seed)}
-                    with options.results.open("a") as file:
-                        file.write(json.dumps(line) + "\n")
-                    verdict = judged(line, policy).verdict
+                    append(options.results, line)
+                    verdict = judged(line, policy).status
                     sys.stderr.write(f"{', '.join(map(str, told.values()))}: {verdict}\n")
 
 
-# Kinds, a verdict, and the share of it that was asked for.
+# Kinds, a verdict, and its required share.
 ASKED: Sequence[tuple[str, Sequence[str], str, str]] = (
     ("harmless", tuple(HARMLESS), "pass", "at least 92 %"),
     ("harmless", tuple(HARMLESS), "fail", "at most 2 %"),
@@ -338,17 +334,17 @@ ASKED: Sequence[tuple[str, Sequence[str], str, str]] = (
 )
 
 
-def asked_text(found: Sequence[dict[str, Any]], judgements: Sequence[Judgement]) -> str:
-    """Markdown: what was asked for, of tables of rows of one's own, of those of rows that many share, and of all."""
+def asked_text(found: Sequence[dict[str, Any]], judgements: Sequence[Verdict]) -> str:
+    """Return Markdown with the requirements: on tables of unique rows, on tables of shared rows, and on all tables."""
     whose: dict[str, Callable[[dict[str, Any]], bool]] = {
-        "rows of one's own": lambda line: line["own"] >= OWN,
-        "rows that many share": lambda line: line["own"] < OWN,
+        "unique rows": lambda line: line["own"] >= OWN,
+        "shared rows": lambda line: line["own"] < OWN,
         "all": lambda line: True,
     }
-    out = [f"| release | asked for | {' | '.join(whose)} |", "|---|---|---|---|---|"]
+    out = [f"| release | required | {' | '.join(whose)} |", "|---|---|---|---|---|"]
     for name, kinds, verdict, asked in ASKED:
         got = [
-            [judgement.verdict == verdict for line, judgement in zip(found, judgements, strict=True)
+            [policy_verdict.status == verdict for line, policy_verdict in zip(found, judgements, strict=True)
              if line["kind"] in kinds and within(line)]
             for within in whose.values()
         ]  # fmt: skip
@@ -358,24 +354,24 @@ def asked_text(found: Sequence[dict[str, Any]], judgements: Sequence[Judgement])
 
 
 def report_text(found: Sequence[dict[str, Any]], policy: Policy) -> str:
-    """Markdown: what was asked for, verdicts by people in train and kind, by table, and what each limit refuses."""
+    """Return Markdown: requirements, verdicts by size of train and kind and by table, and rejections per limit."""
     judgements = [judged(line, policy) for line in found]
     by_kind: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     by_table: dict[tuple[str, int, bool], Counter[str]] = defaultdict(Counter)
     passed: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
     fails, alone, refused, undecided = (Counter[str]() for _ in range(4))
-    for line, judgement in zip(found, judgements, strict=True):
+    for line, policy_verdict in zip(found, judgements, strict=True):
         table, harmless = (line["table"], line["people"]), line["kind"] in HARMLESS
-        by_kind[line["kind"], stratum(line["people"])][judgement.verdict] += 1
-        by_table[*table, harmless][judgement.verdict] += 1
-        sure = [outcome.limit.key for outcome in judgement.broken if outcome.status == "fail"]
+        by_kind[line["kind"], stratum(line["people"])][policy_verdict.status] += 1
+        by_table[*table, harmless][policy_verdict.status] += 1
+        sure = [outcome.limit.key for outcome in policy_verdict.broken if outcome.status == "fail"]
         if harmless:
             refused.update(sure)
-            undecided.update(outcome.limit.key for outcome in judgement.broken if outcome.status != "fail")
+            undecided.update(outcome.limit.key for outcome in policy_verdict.broken if outcome.status != "fail")
         else:
             fails.update(sure)
             alone.update(sure if len(sure) == 1 else ())
-            passed[table].update([line["kind"]] if judgement.verdict == "pass" else ())
+            passed[table].update([line["kind"]] if policy_verdict.status == "pass" else ())
     strata = [name for name in STRATA.values() if any(at == name for _, at in by_kind)]
     out = [asked_text(found, judgements), ""]
     out += [f"| release, by people in train | {' | '.join(strata)} |", "|" + "---|" * (len(strata) + 1)]
@@ -399,41 +395,38 @@ def report_text(found: Sequence[dict[str, Any]], policy: Policy) -> str:
 
 
 def stratum(people: int) -> str:
-    """Name of the stratum of so many people in train."""
+    """Return the name of the stratum of this many people in train."""
     return STRATA[max(first for first in STRATA if first <= people)]
 
 
 def counted(verdicts: Counter[str]) -> str:
-    """Passes, not assessable ones and failures."""
+    """Count passes, not assessable releases and failures."""
     return " / ".join(str(verdicts[verdict]) for verdict in ("pass", "not_assessable", "fail"))
+
+
+def report(options: argparse.Namespace, found: list[dict[str, Any]]) -> str:
+    """Return the report on the lines within ``--between``, under the policy of ``--policy``."""
+    least, most = options.between
+    policy = load_policy(options.policy) if options.policy else default_policy()
+    return report_text([line for line in found if least <= line["people"] <= most], policy)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run or report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tables", nargs="*", help='Parquet files, or "demo"')
+    parser = study_parser(__doc__, "leaks.jsonl")
+    parser.add_argument("tables", nargs="*", help=SEVERAL)
     parser.add_argument(
         "--people", type=int, nargs="+", default=[1_000, 2_000, 6_000], help="in train; a third of all at most"
     )
     parser.add_argument("--missing", type=float, default=0.0, help="share of the cells that is blanked in every column")
     parser.add_argument("--draws", type=int, default=4, help="splits and releases of each table and kind")
     parser.add_argument("--kinds", nargs="+", choices=[*HARMLESS, *LEAKS, *UNSEEN], help="these alone")
-    parser.add_argument("--unseen", action="store_true", help="the kinds of leaks that nobody worked with as well")
-    parser.add_argument("--results", type=Path, default=Path("leaks.jsonl"), help="where lines are added")
-    parser.add_argument("--report", type=Path, help="a file to report on; nothing is run")
+    parser.add_argument("--unseen", action="store_true", help="add the kinds not used in development")
     parser.add_argument(
-        "--between", type=float, nargs=2, default=(0, math.inf), help="people in train of what is reported"
+        "--between", type=float, nargs=2, default=(0, math.inf), help="range of people in train to report"
     )
-    parser.add_argument("--policy", help="a policy file, or small; the default limits without")
-    options = parser.parse_args(arguments)
-    if options.report is not None:
-        policy, every = as_policy(options.policy) or Policy.default(), lines(options.report)
-        least, most = options.between
-        sys.stdout.write(report_text([line for line in every if least <= line["people"] <= most], policy))
-    elif options.tables:
-        run(options)
-    else:
-        parser.error("name a table, or a --report file")
+    parser.add_argument("--policy", help="a policy file, or small; default: the default limits")
+    run_or_report(parser, arguments, run, report)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""One piece of work in a process of its own, measured: a metric of this project, or a peer in the peers' environment.
+"""Measure one task in its own process: a metric of this project, or a peer in the peers' environment.
 
-:mod:`benchmarks.peers` starts this file with a task as JSON and reads a line of JSON: CPU seconds, peak memory, answer.
-Both sides read the same Parquet files, and nothing of either is imported before it is known which one is asked.
+:mod:`benchmarks.peers` starts this file with a task as JSON and reads a line of JSON: CPU seconds, peak memory,
+answer. Both sides read the same Parquet files and import their library only after the task is known.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from pathlib import Path
 from typing import Any
 
 ROLES = ("train", "holdout", "synthetic")
-CANDIDATES = 1_000_000  # queries that a configuration of singling out tries at most, on both sides
+CANDIDATES = 1_000_000  # maximum number of candidates per singling-out configuration, on both sides
 WARM_ROWS, WARM_ATTACKS = 1_000, 50
 
-Answer = dict[str, list[float]]  # what was asked for: value, and the interval if there is one
+Answer = dict[str, list[float]]  # statistic: value, and the interval if there is one
 Steps = tuple[Callable[..., Any], Callable[[Any], Answer]]  # tables to inputs, inputs to answer
 
 
 def spent() -> float:
-    """User and system seconds of this process and of those it waited for."""
+    """Return user and system seconds of this process and its finished children."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(part.ru_utime + part.ru_stime for part in used)
 
 
 def peak() -> float:
-    """Most memory that this process ever held, in MB. Linux only: ru_maxrss would hold that of the starting process."""
+    """Return the peak memory of this process in MB. Linux only: ru_maxrss would include the parent's."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
 
 def cost(work: Callable[..., Any], *given: Any) -> tuple[float, Any]:
-    """CPU seconds of ``work``, and what it returned."""
+    """Return CPU seconds of ``work`` and its result."""
     gc.collect()
     before = spent()
     found = work(*given)
@@ -47,24 +47,24 @@ def cost(work: Callable[..., Any], *given: Any) -> tuple[float, Any]:
 
 
 def metric(name: str, estimates: Sequence[str], **settings: Any) -> Steps:
-    """A metric of the registry; its inputs are prepared from the frames as for every other metric."""
-    from privacy_assets.evaluation import prepare_inputs
+    """Prepare inputs as for every other metric, and measure one metric of the registry."""
+    from privacy_assets.evaluation.evaluate import read_inputs
     from privacy_assets.metrics.registry import build_metric
 
     chosen = build_metric(name, settings)
 
     def measure(inputs: Any) -> Answer:
-        result = chosen.evaluate(inputs)
+        result = chosen.measure(inputs)
         return {one: [getattr(result.estimate(one), part) for part in ("value", "low", "high")] for one in estimates}
 
-    return prepare_inputs, measure
+    return read_inputs, measure
 
 
 # --- peers ------------------------------------------------------------------------------------------------------------
 
 
 def singling_out(columns: Sequence[int], attacks: int) -> Steps:
-    """Anonymeter, once for each number of columns; 1 is its univariate attack."""
+    """Run anonymeter once per number of columns; 1 is its univariate attack."""
     from anonymeter.evaluators import SinglingOutEvaluator
 
     def attack(tables: Any) -> Answer:
@@ -82,12 +82,12 @@ def singling_out(columns: Sequence[int], attacks: int) -> Steps:
 
 
 def linkability(columns: Sequence[Sequence[str]], attacks: int) -> Steps:
-    """Anonymeter, with one pair of column sets."""
+    """Run anonymeter with one pair of column sets."""
     from anonymeter.evaluators import LinkabilityEvaluator
 
     def attack(tables: Any) -> Answer:
         train, holdout, synthetic = tables
-        possible = min(attacks, len(train), len(holdout))  # it raises for more; the metric cuts them down by itself
+        possible = min(attacks, len(train), len(holdout))  # it raises for more; the metric limits them itself
         evaluator = LinkabilityEvaluator(train, synthetic, tuple(columns), possible, control=holdout)
         risk = evaluator.evaluate(n_jobs=1).risk()
         return {"risk": [risk.value, *risk.ci]}
@@ -96,7 +96,7 @@ def linkability(columns: Sequence[Sequence[str]], attacks: int) -> Steps:
 
 
 def inference(attacks: int) -> Steps:
-    """Anonymeter, once for each column as the secret, all others known; the answer is that of the worst column."""
+    """Run anonymeter once per secret column, all others known, and return the worst column."""
     from anonymeter.evaluators import InferenceEvaluator
     from pandas.api.types import is_numeric_dtype
 
@@ -116,7 +116,7 @@ def inference(attacks: int) -> Steps:
 
 
 def overfitting() -> Steps:
-    """SDMetrics DCROverfittingProtection: 1 is best, 0 worst."""
+    """Run SDMetrics DCROverfittingProtection: 1 is best, 0 worst."""
     from sdmetrics.single_table import DCROverfittingProtection
 
     def score(tables: Any) -> Answer:
@@ -127,7 +127,7 @@ def overfitting() -> Steps:
 
 
 def baseline() -> Steps:
-    """SDMetrics DCRBaselineProtection: 1 is best, 0 worst; it reads no holdout."""
+    """Run SDMetrics DCRBaselineProtection, which uses no holdout: 1 is best, 0 worst."""
     from sdmetrics.single_table import DCRBaselineProtection
 
     def score(tables: Any) -> Answer:
@@ -138,12 +138,12 @@ def baseline() -> Steps:
 
 
 def as_they_are(*tables: Any) -> tuple[Any, ...]:
-    """Peers take the frames themselves: all their work is in the call that is measured."""
+    """Return the frames unchanged: all of a peer's work is in the measured call."""
     return tables
 
 
 def metadata(frame: Any) -> dict[str, Any]:
-    """What SDMetrics wants to know about the columns."""
+    """Return the column metadata that SDMetrics requires."""
     from pandas.api.types import is_numeric_dtype
 
     kinds = {name: "numerical" if is_numeric_dtype(frame[name]) else "categorical" for name in frame.columns}
@@ -154,10 +154,10 @@ TOOLS = {tool.__name__: tool for tool in (metric, singling_out, linkability, inf
 
 
 def run(task: dict[str, Any]) -> dict[str, Any]:
-    """Do the task ("tool", "settings", "tables": a path for each role): CPU seconds, MB and the answer.
+    """Run the task ("tool", "settings", "tables": a path per role); return CPU seconds, MB and the answer.
 
-    "compiling" is a warm-up on a few rows, in which each side compiles what it compiles; "preparing" is what turns
-    frames into inputs, and serves all metrics alike; "cpu" is the rest. Importing and reading are in none of them.
+    "compiling" is a warm-up on a few rows in which each side compiles; "preparing" turns frames into inputs shared by
+    all metrics; "cpu" is the rest. Importing and reading are not counted.
     """
     import pandas as pd
 
@@ -173,7 +173,7 @@ def run(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Of the packages that matter here, those that are installed."""
+    """Return the versions of the relevant installed packages."""
     from importlib.metadata import PackageNotFoundError, version
 
     found = {"python": sys.version.split()[0]}

@@ -1,12 +1,12 @@
-"""What exact nearest neighbours cost, beside faiss and a bare float32 product of the same shape: CPU seconds.
+"""Compare the CPU seconds of exact nearest neighbors with faiss and a float32 product of the same shape.
 
     python -m benchmarks.neighbours adult.parquet --threads 1 --large 160000 --large 1000000
 
-39,032 training rows are searched from as many rows of sequential trees trained on them, and fewer; then their
-embeddings, then their 109 one-hot columns as a wide table of numbers; with ``--large``, resampled rows whose numbers
-are jittered. Each time is the least of three, or of one above 100,000 rows, where faiss and the product are timed
-on 2,000 queries. Faiss and the product get the dense form less its unused columns; the product selects nothing. Memory
-is the peak of the process until then, faiss left out. Compiling from nothing, once per machine, is timed last.
+39,032 training rows are searched for equally many rows of sequential trees trained on them, and for fewer; then their
+embeddings, then their 109 one-hot columns as a wide table of numbers; with ``--large``, resampled rows with jittered
+numbers. Each time is the minimum of three, or a single one above 100,000 rows, where faiss and the product are timed
+on 2,000 queries. Faiss and the product get the dense form without unused columns; the product selects no rows. Memory
+is the peak of the process so far, without faiss. Compilation, once per machine, is timed last.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ PROBES = 2_000
 
 
 def encoded(path: str):
-    """Training rows, as many synthetic ones, and the rest of the real ones, encoded alike; two of them embedded."""
-    from privacy_assets.compute.progress import silent
-    from privacy_assets.embedding.embedder import train_embedder
-    from privacy_assets.embedding.settings import EmbedderSettings
-    from privacy_assets.evaluation import prepare_inputs
+    """Return encoded training, synthetic and remaining real rows, the first two also embedded."""
+    from privacy_assets.distances.embedder import train_embedder
+    from privacy_assets.distances.embedder_settings import EmbedderSettings
+    from privacy_assets.evaluation.evaluate import read_inputs
     from privacy_assets.generators import build_generator
+    from privacy_assets.infra.progress import silent
     from privacy_assets.tables.encoding import EncodedTable
     from privacy_assets.tables.table import Table
 
@@ -42,7 +42,7 @@ def encoded(path: str):
     schema, learnt, train, rest = whole.schema, whole.take(slice(ROWS)), frame[:ROWS], frame[ROWS:]
     fitted = build_generator("synthpop", {}).fit(learnt, seed=0, device="cpu", progress=silent)
     synthetic = fitted.sample(ROWS, seed=0)
-    inputs = prepare_inputs(train, rest, synthetic.frame(), schema=schema)
+    inputs = read_inputs(train, rest, synthetic.frame(), schema=schema)
     embedded = {}
     for dims in (10, 20, 30):
         embedder = train_embedder([learnt], schema, EmbedderSettings(width=128, dims=dims, max_epochs=8), seed=0)
@@ -51,7 +51,7 @@ def encoded(path: str):
 
 
 def resampled(table, rows: int, seed: int):
-    """So many rows of ``table`` drawn with replacement, their numbers moved by 0.1 standard deviations."""
+    """Draw ``count`` rows of ``table`` with replacement and shift numbers by 0.1 standard deviations."""
     from privacy_assets.tables.encoding import EncodedTable
 
     g = np.random.default_rng(seed)
@@ -61,7 +61,7 @@ def resampled(table, rows: int, seed: int):
 
 
 def cost(work: Callable[[], object], times: int) -> float:
-    """CPU seconds of ``work``: the least of so many."""
+    """Return CPU seconds of ``work``: the minimum of several runs."""
     used = []
     for _ in range(times):
         start = time.process_time()
@@ -71,14 +71,14 @@ def cost(work: Callable[[], object], times: int) -> float:
 
 
 def dense_without_unused(*tables) -> list[np.ndarray]:
-    """Dense forms less the columns of categories that stand nowhere, such as "missing": what faiss is given."""
+    """Return dense forms without columns of unused categories, such as "missing", as input of faiss."""
     dense = [table.dense for table in tables]
     used = np.any([(part != 0).any(axis=0) for part in dense], axis=0)
     return [np.ascontiguousarray(part[:, used]) for part in dense]
 
 
 def product(queries: np.ndarray, points: np.ndarray, block: int = 1024) -> None:
-    """Multiply block by block, and keep nothing, in the one thread that each block takes in the search."""
+    """Multiply block by block without keeping results, one thread per block as in the search."""
     from threadpoolctl import threadpool_limits
 
     out = np.empty((block, block), np.float32)
@@ -91,10 +91,10 @@ def product(queries: np.ndarray, points: np.ndarray, block: int = 1024) -> None:
 
 
 def compare(name: str, queries, points, path=None) -> None:
-    """Print one line: the search that metrics use, faiss, the bare product, and the ratios."""
+    """Print one line: our search, faiss, the product, and the ratios."""
     import faiss
 
-    from privacy_assets.neighbours.nearest import nearest_rows
+    from privacy_assets.distances.nearest import nearest_rows
 
     large = len(points) > 100_000
     times = 1 if large else 3
@@ -118,10 +118,10 @@ def compare(name: str, queries, points, path=None) -> None:
 
 
 def cold() -> float:
-    """Seconds of a first search in a new process without any cache, less those of a second one."""
+    """Return the seconds of a first search in a new process without cache, minus a second search."""
     code = (
         "import time, numpy as np\n"
-        "from privacy_assets.neighbours.nearest import nearest_rows\n"
+        "from privacy_assets.distances.nearest import nearest_rows\n"
         "from privacy_assets.tables.encoding import EncodedTable\n"
         "x = EncodedTable.of_numbers(np.arange(60.0)[:, None])\n"
         "def spent():\n"

@@ -1,11 +1,10 @@
-"""What Ray costs on one machine: a shadow audit in threads or plain processes, and the same on a local Ray cluster.
+"""Compare the cost of a shadow audit in threads or processes with a local Ray cluster.
 
     python -m benchmarks.on_ray adult.parquet
 
-The audit of one record, with a generator that works on codes (threads) and one that works on frames (processes), each
-with as many workers as there are cores, in turns. The cluster is up and its workers have done a small audit before the
-clock starts; the other side has compiled. Features and scores have to be the same. Wall seconds, since what Ray costs
-is spent in processes of its own.
+Audits one record with a generator on codes (threads) and one on frames (processes), alternating, with one worker per
+core. The cluster is running and its workers have completed a small audit before timing starts; the other side has
+compiled. Features and scores must be equal. Wall seconds, because Ray works in other processes.
 """
 
 from __future__ import annotations
@@ -19,11 +18,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from privacy_assets.compute.on_ray import on_ray
-from privacy_assets.compute.parallel import threads
 from privacy_assets.generators.registry import build_generator
-from privacy_assets.shadow.audit import AuditPlan, run_audit
-from privacy_assets.tables.coding import Coding
+from privacy_assets.infra.parallel import on_ray, threads
+from privacy_assets.metrics.shadow_membership.audit import AuditConfig, run_audit
+from privacy_assets.tables.encoding import MatrixCoding
 from privacy_assets.tables.table import Table
 
 CASES: dict[str, tuple[str, dict[str, Any], int]] = {  # generator, settings, shadow sets
@@ -33,9 +31,11 @@ CASES: dict[str, tuple[str, dict[str, Any], int]] = {  # generator, settings, sh
 ROUNDS = 3
 
 
-def audit(cells: np.ndarray, coding: Coding, name: str, settings: dict[str, Any], shadows: int) -> tuple[Any, float]:
-    """The scores of the record, and wall seconds."""
-    plan = AuditPlan(build_generator(name, settings), records=1, shadows=shadows, tests=40, size=1_000)
+def audit(
+    cells: np.ndarray, coding: MatrixCoding, name: str, settings: dict[str, Any], shadows: int
+) -> tuple[Any, float]:
+    """Return the scores of the record, and wall seconds."""
+    plan = AuditConfig(build_generator(name, settings), max_targets=1, shadows=shadows, tests=40, size=1_000)
     started = time.perf_counter()
     (record,) = run_audit(cells, coding, plan, seed=0).records
     return record.scores, time.perf_counter() - started
@@ -49,14 +49,14 @@ def main() -> None:
     options = parser.parse_args()
     frame = pd.read_parquet(options.table)
     table = Table.read(frame, where=options.table)
-    coding = Coding.fit([table], table.schema)
+    coding = MatrixCoding.fit([table], table.schema)
     cells = coding.code(table)
     print(f"{threads()} workers on each side, best of {options.rounds} rounds\n")
     print("| plain | generator | sets | plain, s | Ray, s | Ray / plain |\n|---|---|---|---|---|---|")
     for kind, (name, settings, shadows) in CASES.items():
         best = {"plain": np.inf, "Ray": np.inf}
         scores = []
-        for number in range(options.rounds + 1):  # the first is for compiling
+        for number in range(options.rounds + 1):  # the first compiles
             for side in best:
                 with ExitStack() as stack:
                     if side == "Ray":

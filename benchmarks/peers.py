@@ -1,12 +1,12 @@
-"""What each metric costs and answers beside a public peer, on the same data in one run.
+"""Compare costs and results of each metric with a public tool, on the same data in one run.
 
     python -m benchmarks.peers --setup
     python -m benchmarks.peers adult.parquet
 
-The first makes an environment for the peers, anonymeter and SDMetrics (benchmarks/peers.txt has the versions). Every
-measurement is a process of its own with one thread: user plus system seconds of the call, after a warm-up in which
-both sides compile, and the most memory the process ever held. Reading and importing count on neither side.
-Markdown on stdout, progress on stderr. Linux only.
+The first command creates an environment for the peers, anonymeter and SDMetrics (versions in benchmarks/peers.txt).
+Every measurement is a process with one thread: user plus system seconds of the call after a warm-up in which both
+sides compile, and peak memory. Reading and importing are not counted. Markdown on stdout, progress on stderr. Linux
+only.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ import pandas as pd
 from benchmarks import measured
 from benchmarks.peers_tables import Peer, Work, answers, costs, growth
 from benchmarks.releases import jittered
-from privacy_assets.compute.progress import silent
 from privacy_assets.generators import build_generator
-from privacy_assets.tables.schema import TableSchema, infer_schema
+from privacy_assets.infra.progress import silent
+from privacy_assets.tables.contract import infer_schema
+from privacy_assets.tables.schema import TableSchema
 from privacy_assets.tables.table import Table
 
 ROOT = Path(__file__).parents[1]
@@ -38,9 +39,9 @@ SIZES, QUICK = (5_000, 10_000, 20_000, 39_032), (1_000, 2_000)
 LARGE = 1_000_000
 ATTACKS, FEW_ATTACKS = 2_000, 200
 SWEEP = (3, 4, 6, 8, 10, 12)
-COMPARED = 2_000  # rows at which peers that compare all pairs of rows answer
+COMPARED = 2_000  # rows for the answers of peers that compare all pairs
 THREADS = ("OMP", "OPENBLAS", "MKL", "NUMBA", "POLARS")
-RELEASES = {  # which files stand for holdout and synthetic
+RELEASES = {  # files used as holdout and synthetic
     "honest": ("holdout", "honest"),
     "fresh": ("holdout", "fresh"),
     "fresh, equal sizes": ("equal", "fresh"),
@@ -49,7 +50,7 @@ RELEASES = {  # which files stand for holdout and synthetic
 
 
 def plan(columns: Sequence[str], attacks: int, sizes: Sequence[int]) -> list[Work]:
-    """All pieces of work, ours and the peers'."""
+    """Return all tasks, ours and the peers'."""
     middle = len(columns) // 2
     pair = [list(columns[:middle]), list(columns[middle:])]
     first, second, last = sizes[0], sizes[:2][-1], sizes[-1]
@@ -57,22 +58,22 @@ def plan(columns: Sequence[str], attacks: int, sizes: Sequence[int]) -> list[Wor
     return [
         Work(
             "singling out, 3 columns",
-            *("singling_out", ["risk"], {"columns": [3], "attacks": attacks}),
+            *("singling_out", ["risk"], {"query_sizes": [3], "n_queries": attacks}),
             [Peer("anonymeter", "singling_out", {"columns": [3], "attacks": attacks}, three, second)],
         ),
         Work(
             f"singling out, univariate and {', '.join(map(str, SWEEP))} columns",
-            *("singling_out", ["risk", "risk_univariate"], {"columns": SWEEP, "attacks": attacks}),
+            *("singling_out", ["risk", "risk_univariate"], {"query_sizes": SWEEP, "n_queries": attacks}),
             [Peer("anonymeter", "singling_out", {"columns": [1, *SWEEP], "attacks": attacks}, [last], last)],
         ),
         Work(
             "linkability, one pair of column sets",
-            *("linkability", ["risk"], {"columns": pair, "attacks": attacks}),
+            *("linkability", ["risk"], {"column_sets": pair, "max_targets": attacks}),
             [Peer("anonymeter", "linkability", {"columns": pair, "attacks": attacks}, three, second)],
         ),
         Work(
             "attribute inference, every column",
-            *("attribute_inference", ["risk"], {"attacks": attacks}),
+            *("attribute_inference", ["risk"], {"max_targets": attacks}),
             [Peer("anonymeter", "inference", {"attacks": attacks}, three, second)],
         ),
         Work(
@@ -91,10 +92,10 @@ def plan(columns: Sequence[str], attacks: int, sizes: Sequence[int]) -> list[Wor
 
 
 def made(frame: pd.DataFrame, schema: TableSchema, rows: int) -> dict[str, pd.DataFrame]:
-    """The tables of one size by name; "fresh", "equal" and "copy" only where ``frame`` has rows enough.
+    """Return the tables of one size by name; "fresh", "equal" and "copy" only if ``frame`` has enough rows.
 
-    ``frame`` is shuffled. "honest" are as many rows of sequential trees trained on "train", "copy" are rows of "train"
-    drawn with replacement, "fresh" are real rows that are in no other table.
+    ``frame`` is shuffled. "honest" are equally many rows of sequential trees trained on "train", "copy" are rows of
+    "train" drawn with replacement, "fresh" are real rows that are in no other table.
     """
     train = frame[:rows]
     learnt = Table.of(train, schema, where="train")
@@ -102,7 +103,7 @@ def made(frame: pd.DataFrame, schema: TableSchema, rows: int) -> dict[str, pd.Da
     tables = {
         "train": train,
         "holdout": frame[rows : rows + rows // 4],
-        "honest": trees.sample(rows, seed=0).restored(),
+        "honest": trees.sample(rows, seed=0).to_published_frame(),
     }
     if 3 * rows <= len(frame):
         tables["equal"], tables["fresh"] = frame[rows : 2 * rows], frame[2 * rows : 3 * rows]
@@ -111,14 +112,14 @@ def made(frame: pd.DataFrame, schema: TableSchema, rows: int) -> dict[str, pd.Da
 
 
 def enlarged(tables: dict[str, pd.DataFrame], schema: TableSchema, rows: int) -> dict[str, pd.DataFrame]:
-    """Rows of each table drawn with replacement up to ``rows`` of train, their numbers moved by 0.1 sd and rounded."""
+    """Draw rows with replacement up to ``rows`` of train, with numbers shifted by 0.1 sd and rounded."""
     rng, wanted = np.random.default_rng(0), {"train": rows, "holdout": rows // 4, "honest": rows}
     drawn = {name: tables[name].sample(n, replace=True, random_state=rng) for name, n in wanted.items()}
     return {name: jittered(part, schema, rng) for name, part in drawn.items()}
 
 
 def write(tables: dict[str, pd.DataFrame], folder: Path) -> None:
-    """One Parquet file a table."""
+    """Write one Parquet file per table."""
     folder.mkdir()
     for name, table in tables.items():
         table.reset_index(drop=True).to_parquet(folder / f"{name}.parquet")
@@ -135,17 +136,17 @@ class Runs:
         self.done: list[dict[str, Any]] = []
 
     def releases(self, rows: int) -> list[str]:
-        """Those that have all their files at this size."""
+        """Return the releases with all their files at this size."""
         there = {path.stem for path in (self.folder / str(rows)).iterdir()}
         return [name for name, files in RELEASES.items() if set(files) <= there]
 
     def here(self, work: Work, rows: int, release: str = "honest") -> dict[str, Any]:
-        """The metric's measurement."""
+        """Return the metric's measurement."""
         settings = {"name": work.metric, "estimates": work.estimates, **work.settings}
         return self._once(sys.executable, work.name, "here", "metric", settings, rows, release)
 
     def peer(self, work: Work, peer: Peer, rows: int, release: str = "honest") -> dict[str, Any]:
-        """The peer's measurement; {"error": why} where it fails or takes too long."""
+        """Return the peer's measurement, or {"error": reason} if it fails or takes too long."""
         python = str(python_of(self.environment))
         return self._once(python, work.name, peer.name, peer.tool, peer.settings, rows, release)
 
@@ -165,7 +166,7 @@ class Runs:
         return found
 
     def _run(self, python: str, ours: bool, task: dict[str, Any]) -> dict[str, Any]:
-        """A new process with one thread; what this project compiles starts from an empty cache in each run."""
+        """Start a new process with one thread; the cache of compiled code is empty at the start of each run."""
         given = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         given |= {f"{name}_NUM_THREADS": "1" for name in THREADS} | {"POLARS_MAX_THREADS": "1"}
         given |= {"PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": str(self.folder / "compiled")} if ours else {}
@@ -184,7 +185,7 @@ class Runs:
 
 
 def measure(runs: Runs, works: Sequence[Work], sizes: Sequence[int], large: int) -> None:
-    """Everything that the tables show; the largest size first, so that its first run of a kernel compiles it."""
+    """Measure all table cells, largest size first, so its first run of a kernel includes compilation."""
     for work in works:
         for rows in (*sizes[::-1], *([large] if large else [])):
             runs.here(work, rows)
@@ -202,12 +203,12 @@ def measure(runs: Runs, works: Sequence[Work], sizes: Sequence[int], large: int)
 
 
 def python_of(environment: Path) -> Path:
-    """The interpreter of an environment."""
+    """Return the interpreter of an environment."""
     return environment / "bin" / "python"
 
 
 def set_up(environment: Path, wanted: str = "peers.txt") -> None:
-    """Make an environment of the versions that a file beside this one has."""
+    """Create an environment with the versions in a requirements file of this folder."""
     if sys.version_info >= (3, 13):
         raise SystemExit("anonymeter needs numpy 1, which ends at Python 3.12: run --setup with Python 3.11 or 3.12.")
     venv.create(environment, with_pip=True, clear=True)
@@ -216,7 +217,7 @@ def set_up(environment: Path, wanted: str = "peers.txt") -> None:
 
 
 def peer_versions(environment: Path) -> dict[str, str]:
-    """Versions in the peers' environment; ends the program where there is none."""
+    """Return the versions in the peers' environment; exit if it does not exist."""
     python = python_of(environment)
     found = {}
     if python.exists():
@@ -228,14 +229,14 @@ def peer_versions(environment: Path) -> dict[str, str]:
 
 
 def machine() -> dict[str, Any]:
-    """What the statistics were measured on."""
+    """Describe the machine of the measurements."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "unknown")
     return {"processor": model, "CPUs": os.cpu_count(), "load": os.getloadavg()[0], "here": listed(measured.versions())}
 
 
 def listed(versions: dict[str, str]) -> str:
-    """Packages with their versions, in a line."""
+    """List packages with their versions in one line."""
     return ", ".join(f"{name} {version}" for name, version in versions.items())
 
 
@@ -257,7 +258,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         set_up(options.environment)
         return
     if options.table is None:
-        parser.error("a table is needed")
+        parser.error("name a table")
     theirs = peer_versions(options.environment)
     sizes, attacks = (QUICK, FEW_ATTACKS) if options.quick else (sorted(set(options.sizes)), options.attacks)
     frame = pd.read_parquet(options.table).sample(frac=1, random_state=0).reset_index(drop=True)
@@ -278,7 +279,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         runs = Runs(folder, options.environment, options.limit)
         try:
             measure(runs, works, sizes, options.large)
-        finally:  # what was measured before an interruption is not lost
+        finally:  # keep measurements made before an interruption
             about["load at the end"] = os.getloadavg()[0]
             if options.json:
                 options.json.write_text(json.dumps({"about": about, "runs": runs.done}, indent=1))

@@ -1,4 +1,4 @@
-"""Markdown tables of :mod:`benchmarks.peers`: what was measured, and how it is laid out."""
+"""Markdown tables of :mod:`benchmarks.peers`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-Run = Mapping[str, Any]  # work, side, rows, release, and what benchmarks.measured found or an "error"
+Run = Mapping[str, Any]  # work, side, rows, release, and the output of benchmarks.measured or an "error"
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A peer's piece of work: ``sizes`` at which its cost is measured, rows at which its answers are."""
+    """Task of a peer: ``sizes`` for measuring its cost, rows for comparing its answers."""
 
     name: str
     tool: str
@@ -23,7 +23,7 @@ class Peer:
 
 @dataclass(frozen=True)
 class Work:
-    """A metric with its settings, the statistics that answer, and the peers that do the same or nearly so."""
+    """Metric with its settings, its answer statistics, and the peers with equal or similar work."""
 
     name: str
     metric: str
@@ -33,9 +33,9 @@ class Work:
 
 
 def costs(runs: Sequence[Run], works: Sequence[Work], rows: int) -> str:
-    """CPU seconds, ratios and memory at ``rows`` rows.
+    """Return CPU seconds, ratios and memory at ``rows`` rows.
 
-    Peers that were run with fewer rows compare all pairs of rows: theirs is multiplied by the square of the sizes.
+    Peers run with fewer rows compare all pairs, so their time is extrapolated quadratically.
     """
     lines = []
     for work in works:
@@ -58,7 +58,7 @@ def costs(runs: Sequence[Run], works: Sequence[Work], rows: int) -> str:
 
 
 def growth(runs: Sequence[Run], works: Sequence[Work], sizes: Sequence[int]) -> str:
-    """CPU seconds and peak memory of each side at each size, and what was compiled at most."""
+    """Return CPU seconds and peak memory of each side at each size, and the maximum compilation time."""
     lines = []
     for work in works:
         for side in ("here", *(peer.name for peer in work.peers)):
@@ -69,7 +69,7 @@ def growth(runs: Sequence[Run], works: Sequence[Work], sizes: Sequence[int]) -> 
 
 
 def answers(runs: Sequence[Run], works: Sequence[Work], releases: Sequence[str]) -> str:
-    """What each side says of each release."""
+    """Return the results of each side per release."""
     lines = []
     for work in works:
         asked = dict.fromkeys(peer.answers_at for peer in work.peers)
@@ -81,18 +81,18 @@ def answers(runs: Sequence[Run], works: Sequence[Work], releases: Sequence[str])
 
 
 def found(runs: Sequence[Run], work: Work, side: str, rows: int, release: str = "honest") -> Run:
-    """The measurement asked for; empty when it was not made."""
+    """Return the requested measurement, empty if it was not made."""
     key = (work.name, side, rows, release)
     return next((run for run in runs if (run["work"], run["side"], run["rows"], run["release"]) == key), {})
 
 
 def cell(run: Run) -> str:
-    """CPU seconds and memory of a run, or why there are none."""
+    """Format CPU seconds and memory of a run, or the reason why there are none."""
     return run.get("error", "") if "cpu" not in run else f"{seconds(run['cpu'])}, {megabytes(run)}"
 
 
 def answer(run: Run) -> str:
-    """Every statistic with its interval."""
+    """Format every statistic with its interval."""
     said = []
     for name, (value, *ends) in run.get("answer", {}).items():
         interval = f" [{', '.join(f'{end:.2f}' for end in ends)}]" if ends else ""
@@ -101,16 +101,16 @@ def answer(run: Run) -> str:
 
 
 def seconds(value: float) -> str:
-    """CPU seconds with as many digits as mean something."""
+    """Format CPU seconds with significant digits."""
     return "" if math.isnan(value) else f"{value:.2f}" if value < 10 else f"{value:,.0f}"
 
 
 def megabytes(run: Run) -> str:
-    """Peak memory."""
+    """Format peak memory."""
     return f"{run['mb']:,.0f}"
 
 
 def table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A markdown table."""
+    """Format a Markdown table."""
     rows = [head, ["---"] * len(head), *lines]
     return "\n".join("| " + " | ".join(str(text).replace("|", "\\|") for text in row) + " |" for row in rows)

@@ -1,30 +1,29 @@
-"""Power: the smallest share of copied people that is refused, beside an oracle that knows how the release was made.
+"""Measure the smallest share of copied people that is rejected, and compare it with an oracle that knows the mechanism.
 
     python -m benchmarks.power --results power.jsonl tests/data/adult.parquet tests/data/uk_census.parquet demo
     python -m benchmarks.power --every-row --results power.jsonl DIRECTORY/muscatine.parquet
     python -m benchmarks.power --report power.jsonl --images benchmarks/results
 
-Real people are train, six tenths as many the holdout and four tenths the reference. Of the training rows that at most
-two people have, or of all with --every-row, each is copied with the probability that makes the dose, a share of the
-training people; the other rows of the release are those of people who stand in no table. The gate's verdict is that of
-the default limits on ``copies`` and on ``membership_inference.outlier_matches``.
+Holdout and reference have 0.6 and 0.4 times as many people as train. Each training row that at most two people have
+(with --every-row: each training row) is copied with the probability that yields the dose, a share of the training
+people. The other rows of the release belong to people in no table. The gate's verdict uses the default limits on
+``copies`` and on ``membership_inference.outlier_matches``.
 
-The oracle knows the mechanism and the rows that may be copied, and sees the tables that the gate sees. Fresh rows are
-Poisson in each cell, of equal rows, and copies binomial; how often cells of so many real rows are met among all others
-is known, but not which. It refuses where its likelihood-ratio interval of the copied share y breaks one of the limits
-on ``copies.rare_share``, at their level. A second oracle knows the population too: with p(c) the share in cell c of the
-rows that the fresh ones are drawn from, and q(c) that of those which may be copied, a release row lies in c with
-probability (1 - y) p(c) + y q(c). No test of the same level and tolerance sees more.
+The oracle knows the mechanism and the rows that may be copied, and sees the tables of the gate. Fresh rows are Poisson
+in each cell of equal rows, and copies are binomial. It knows how often cells with n real rows occur among all other
+people, but not which cells. It rejects if its likelihood-ratio interval of the copied share y violates one of the
+limits on ``copies.rare_share``, at their level. A second oracle also knows the population: with p(c) the share of cell
+c among the source rows of fresh rows, and q(c) among the rows that may be copied, a release row is in c with
+probability (1 - y) p(c) + y q(c). No test of equal level and tolerance is more powerful.
 
-With --every-row, two tests of no copies against the very dose tell what any test could see: the most powerful one that
-knows p, and the most powerful permutation test of the labels, which sees the real tables and the release only.
-Each table, size and dose is one line, and is never measured twice.
+With --every-row, two tests of no copies against this exact dose bound the power of any test: the most powerful test
+that knows p, and the most powerful permutation test of the labels, which sees only the real tables and the release.
+Each table, size and dose is one line and is measured once.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -38,36 +37,39 @@ from scipy.optimize import brentq, minimize_scalar
 from scipy.special import gammaln, xlogy
 
 from benchmarks.copies import cells_of, table_of
-from benchmarks.dimensions import lines
 from benchmarks.images import write_image
 from benchmarks.leaks import known_rows
+from benchmarks.study import SEVERAL, append, lines, run_or_report, study_parser
 from privacy_assets.metrics.copies import Copies
-from privacy_assets.metrics.inputs import REAL_ROLES, MetricInputs
+from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.metrics.membership_inference.outliers import outlier_matches
 from privacy_assets.metrics.membership_inference.scores import build_population, with_reference
-from privacy_assets.policy import Policy
-from privacy_assets.report.plots import intervals_svg
+from privacy_assets.metrics.policies import default_policy
+from privacy_assets.policy import Policy, widening
+from privacy_assets.report.svg import intervals_svg
+from privacy_assets.stats.estimates import MetricResult
 from privacy_assets.stats.intervals import wilson
-from privacy_assets.stats.limits import widening
-from privacy_assets.stats.results import MetricResult
+from privacy_assets.tables.contract import REAL_ROLES
 from privacy_assets.tables.table import Table
 
 DOSES = (0.0, 0.01, 0.015, 0.02, 0.025, 0.03, 0.035, 0.04, 0.05, 0.07)
-EVERY_ROW = (0.0, 0.05, 0.1)  # doses where rows that many people share may be copied too
+EVERY_ROW = (0.0, 0.05, 0.1)  # doses if shared rows may be copied too
 STATISTICS = ("copies", "membership_inference.outlier_matches")
-LIMITS = Policy(tuple(x for x in Policy.default().limits if x.metric == "copies" or x.statistic == STATISTICS[1]))
+LIMITS = Policy(tuple(x for x in default_policy().limits if x.metric == "copies" or x.statistic == STATISTICS[1]))
 RARE = Policy(tuple(x for x in LIMITS.limits if x.statistic == "copies.rare_share"))
-RULED_OUT, SIGNIFICANT = (next(x.value for x in RARE.limits if x.bound == bound) for bound in ("upper", "lower"))
-REFUSED = 0.95  # of the splits
-HARMLESS_REFUSED = 0.08  # of the harmless releases, at most, by the most powerful tests
-TRIALS = 999  # releases or permutations, of a test by chance
+RULED_OUT, SIGNIFICANT = (
+    next(limit.value for limit in RARE.limits if limit.bound == bound) for bound in ("conservative", "significant")
+)
+REFUSED = 0.95  # share of the splits
+HARMLESS_REFUSED = 0.08  # maximum share of harmless releases rejected by the most powerful tests
+TRIALS = 999  # number of simulated releases or permutations of a test
 _TIE = 1e-9
-_LEAST = 1e-300  # likelihood of what cannot be
-_NEVER = 1e-12  # in place of the share of a cell that no fresh row has
+_LEAST = 1e-300  # likelihood of impossible events
+_NEVER = 1e-12  # replaces the share of a cell without fresh rows
 
 
 class Source(NamedTuple):
-    """A table: its rows, whose they are and their cells, int64 (n,), and the rows as metrics take them."""
+    """Table: its rows, their subjects and cells, int64 (n,), and the rows as input of metrics."""
 
     frame: pd.DataFrame
     whose: np.ndarray
@@ -76,24 +78,24 @@ class Source(NamedTuple):
 
     @classmethod
     def read(cls, name: str) -> Source:
-        """The table of a file, or the demo."""
+        """Read the table of a file, or the demo."""
         frame, whose = table_of(name, None)
         frame = frame.reset_index(drop=True)
         return cls(frame, whose, cells_of(frame)[0], Table.read(frame, where=name))
 
 
 class Draw(NamedTuple):
-    """A split and a release, as rows of a source."""
+    """Split and release, as rows of a source."""
 
     sides: Mapping[str, np.ndarray]  # rows of each real table
-    own: np.ndarray  # bool (rows of the real tables,): few people have one, or with every row True
+    own: np.ndarray  # bool (rows of the real tables,): few people have this row; all True with every
     taken: np.ndarray  # bool (rows of train,): is copied
-    others: np.ndarray  # rows that the fresh ones are drawn from
+    others: np.ndarray  # source rows of the fresh ones
     release: np.ndarray
 
 
 def split(source: Source, people: int, dose: float, seed: int, *, every: bool) -> Draw:
-    """Deal people into their roles and make the release; with ``every``, all rows of train may be copied."""
+    """Assign people to roles and build the release; with ``every``, all rows of train may be copied."""
     frame, whose, cells, _ = source
     rng = np.random.default_rng([seed, round(1000 * dose)])
     place = rng.permutation(whose.max() + 1)[whose]
@@ -102,7 +104,7 @@ def split(source: Source, people: int, dose: float, seed: int, *, every: bool) -
     here = place < ends[-1]
     others = known_rows(frame[~here], frame[here]).index.to_numpy()
     train, holders = sides[0], pd.Series(whose[here]).groupby(cells[here]).nunique()
-    own = (holders.loc[cells[np.concatenate(sides)]].to_numpy() <= Copies().few) | every
+    own = (holders.loc[cells[np.concatenate(sides)]].to_numpy() <= Copies().max_holders) | every
     may = own[: len(train)]
     held = by_person(may, whose[train])
     taken = may & (rng.random(len(train)) < min(dose / held, 1.0) if held > 0 else False)
@@ -111,31 +113,32 @@ def split(source: Source, people: int, dose: float, seed: int, *, every: bool) -
 
 
 def by_person(flags: np.ndarray, whose: np.ndarray) -> float:
-    """The mean over people of the share of their rows that is flagged."""
+    """Return the mean over people of the share of their rows that is flagged."""
     return float(pd.Series(flags).groupby(whose).mean().mean())
 
 
 def drawn(source: Source, people: int, dose: float, seed: int, *, every: bool) -> dict[str, Any]:
-    """One split and release: the true share of copied people, what the gate says, and what oracles see."""
+    """Measure one split and release: true share of copied people, verdict of the gate and oracle intervals."""
     draw, whose = split(source, people, dose, seed, every=every), source.whose
     tables = {role: source.table.take(rows) for role, rows in {**draw.sides, "synthetic": draw.release}.items()}
     subjects = {role: whose[rows] for role, rows in draw.sides.items()}
-    inputs = MetricInputs(source.table.schema, tables, subjects, seed=seed)
+    inputs = EvaluationInputs(source.table.schema, tables, subjects, seed=seed)
     found = outlier_matches(with_reference(inputs, build_population(inputs)))
-    copies = Copies().evaluate(inputs)
+    copies = Copies().measure(inputs)
     results = {"copies": copies, "membership_inference": MetricResult("membership_inference", (found,))}
     return {
         "share": by_person(draw.taken, subjects["train"]),
-        "verdict": LIMITS.judge(results).verdict,
-        "rare_share": RARE.judge(results).verdict,
+        "verdict": LIMITS.judge(results).status,
+        "rare_share": RARE.judge(results).status,
         "exact_share": [copies.estimate("exact_share").low, copies.estimate("exact_share").high],
         **oracles(source, draw, dose or EVERY_ROW[1], seed, every=every),
     }
 
 
 def oracles(source: Source, draw: Draw, dose: float, seed: int, *, every: bool) -> dict[str, Any]:
-    """Intervals of the oracles; with ``every`` the chances of their most powerful tests in place of the interval that
-    sees the tables only.
+    """Return the intervals of the oracles.
+
+    With ``every``, the p-values of their most powerful tests replace the interval that uses the tables only.
     """
     cells, rng = source.cells, np.random.default_rng([seed, 1])
     train, real = draw.sides["train"], np.concatenate(list(draw.sides.values()))
@@ -156,11 +159,11 @@ def oracles(source: Source, draw: Draw, dose: float, seed: int, *, every: bool) 
     return {**known, "chances": chances}
 
 
-# --- who knows how frequent each row is -------------------------------------------------------------------------------
+# --- oracle with known row frequencies --------------------------------------------------------------------------------
 
 
 def interval_of_population(release: np.ndarray, population: np.ndarray, copied: np.ndarray) -> tuple[float, float]:
-    """The likelihood-ratio interval of the share of copies; all are cells, int64 (n,)."""
+    """Return the likelihood-ratio interval of the share of copies; all arguments are cells, int64 (n,)."""
     if not len(copied):
         return 0.0, 0.0
     more, times = np.unique(_more(release, population, copied)[release], return_counts=True)
@@ -170,27 +173,27 @@ def interval_of_population(release: np.ndarray, population: np.ndarray, copied: 
 def chance_of_population(
     release: np.ndarray, population: np.ndarray, copied: np.ndarray, dose: float, rng: np.random.Generator
 ) -> float:
-    """P value of the most powerful test of no copies against a dose; releases without copies are drawn."""
+    """Return the p-value of the most powerful test of no copies against a dose, by simulation without copies."""
     gain = np.log1p(dose * _more(release, population, copied))
     drawn = gain[rng.choice(population, (TRIALS, len(release)))].sum(axis=1)
     return float((1 + (drawn >= gain[release].sum() - _TIE).sum()) / (1 + TRIALS))
 
 
 def _more(release: np.ndarray, population: np.ndarray, copied: np.ndarray) -> np.ndarray:
-    """By how much a copy rather lies in each cell than a fresh row, as a share of the latter's chance."""
+    """Return the relative excess probability of each cell for a copy over a fresh row."""
     size = int(max(rows.max() for rows in (release, population, copied))) + 1
     p, q = (np.bincount(rows, minlength=size) / len(rows) for rows in (population, copied))
     return q / np.maximum(p, _NEVER) - 1
 
 
-# --- who sees train, holdout, reference and the release only ----------------------------------------------------------
+# --- oracle with the tables of the gate -------------------------------------------------------------------------------
 
 
 def likelihoods(hits: int, count: int, rates: np.ndarray, weights: np.ndarray, chance: float) -> np.ndarray:
-    """Log likelihood of ``hits`` in a cell of ``count`` real rows, with 0, 1, ... ``count`` of them in train.
+    """Return log likelihoods of ``hits`` in a cell of ``count`` real rows, with 0, 1, ... ``count`` of them in train.
 
-    So many fresh rows are expected, Poisson, as one of ``rates`` says, with ``weights``; a row of train is copied with
-    ``chance``.
+    The number of fresh rows is Poisson with one of ``rates``, weighted by ``weights``; a row of train is copied with
+    probability ``chance``.
     """
     copies, members = np.arange(min(hits, count) + 1), np.arange(count + 1)[:, None]
     left = hits - copies[:, None]
@@ -199,7 +202,7 @@ def likelihoods(hits: int, count: int, rates: np.ndarray, weights: np.ndarray, c
 
 
 def binomial(k: np.ndarray | int, n: np.ndarray, chance: float) -> np.ndarray:
-    """Log of the chance of k of n; -inf for k above n."""
+    """Return the log probability of k of n; -inf for k above n."""
     rest = np.maximum(n - k, 0)
     logs = gammaln(n + 1) - gammaln(np.add(k, 1)) - gammaln(rest + 1) + xlogy(k, chance) + xlogy(rest, 1 - chance)
     return np.where(k > n, -np.inf, logs)
@@ -208,11 +211,11 @@ def binomial(k: np.ndarray | int, n: np.ndarray, chance: float) -> np.ndarray:
 def interval_of_tables(
     release: np.ndarray, real: np.ndarray, others: np.ndarray, own: np.ndarray, train: int, held: float
 ) -> tuple[float, float]:
-    """The likelihood-ratio interval of the share of copied people, from the cells whose rows may be copied.
+    """Return the likelihood-ratio interval of the share of copied people, from the cells whose rows may be copied.
 
-    ``real`` (n,) are the cells of all real rows, the first ``train`` those of train, ``own`` bool (n,) those that may
-    be copied, the share ``held`` of train in people. Of ``others`` (m,), which fresh rows are drawn from, it is known
-    how many share a cell with so many real rows, but not in which cell.
+    ``real`` (n,) are the cells of all real rows, train first (``train`` rows); ``own`` bool (n,) flags rows that may
+    be copied, which people of train hold with share ``held``. Fresh rows are drawn from ``others`` (m,), of which only
+    the number of rows in cells with n real rows is known.
     """
     if not own[:train].any():
         return 0.0, 0.0
@@ -235,10 +238,11 @@ def chance_of_labels(
     release: np.ndarray, real: np.ndarray, whose: np.ndarray, member: np.ndarray, sizes: np.ndarray, dose: float,
     rng: np.random.Generator,
 ) -> float:  # fmt: skip
-    """P value of the most powerful permutation test of the labels of people against a dose; all rows may be copied.
+    """Return the p-value of the most powerful permutation test of the labels against a dose; all rows may be copied.
 
-    ``real`` int64 (n,) are cells, ``whose`` int64 (n,) people from 0 on, ``member`` bool (people,) who is in train. How
-    many rows cells have in the whole table is known, ``sizes`` (cells,), but not which cell: rows are taken at random.
+    ``real`` int64 (n,) are cells, ``whose`` int64 (n,) subject codes from 0 on, ``member`` bool (people,) flags train.
+    The cell sizes in the whole table are known, ``sizes`` (cells,), but not which cell has which: rows are taken at
+    random.
     """
     hits, count, cell = counted(release, real)
     pairs, kind = np.unique(np.stack([hits, count]), axis=1, return_inverse=True)
@@ -259,16 +263,16 @@ def chance_of_labels(
 
 
 def counted(release: np.ndarray, real: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of each cell of ``real`` the rows of the release and the real ones; and the place of each real row's cell."""
+    """Return the release rows and real rows of each cell of ``real``, and the index of each real row's cell."""
     known, cell = np.unique(real, return_inverse=True)
     place = np.minimum(np.searchsorted(known, release), len(known) - 1)
     return np.bincount(place[known[place] == release], minlength=len(known)), np.bincount(cell), cell
 
 
 def interval(fits: Callable[[float], float], most: float = 1.0) -> tuple[float, float]:
-    """The likelihood-ratio interval of a share up to ``most``.
+    """Return the likelihood-ratio interval of a share up to ``most``.
 
-    Its lower end has the level of a limit on what is significant, 95 %, its upper end that of the first attempt.
+    Its lower bound has the level of a significant limit, 95 %, its upper bound that of a first attempt.
     """
     last = most * (1 - 1e-6)
     best = float(minimize_scalar(lambda y: -fits(y), bounds=(0, last), method="bounded", options={"xatol": 1e-5}).x)
@@ -285,7 +289,7 @@ def interval(fits: Callable[[float], float], most: float = 1.0) -> tuple[float, 
 
 
 def run(options: argparse.Namespace) -> None:
-    """Add the lines that the results do not hold yet, but for doses above one that gate and oracle always refuse."""
+    """Measure the missing lines, except doses above one that gate and oracle always reject."""
     held = {key_of(line): line["drawn"] for line in lines(options.results)}
     for name in options.tables:
         source = Source.read(name)
@@ -298,20 +302,19 @@ def run(options: argparse.Namespace) -> None:
                     held[key] = [
                         drawn(source, people, dose, seed, every=options.every_row) for seed in range(options.draws)
                     ]
-                    with options.results.open("a") as file:
-                        file.write(json.dumps({**told, "drawn": held[key]}) + "\n")
+                    append(options.results, {**told, "drawn": held[key]})
                     sys.stderr.write(f"{name}, {people} people, {dose}\n")
                 if not options.every_row and min(rates_of(held[key]).values()) == 1:
                     break
 
 
 def key_of(line: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What a line measured."""
+    """Identify the measurement of a line."""
     return tuple(line[name] for name in ("table", "people", "every", "dose"))
 
 
 def rates_of(drawn: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Which shares of the releases are refused: by the gate, the limits on ``rare_share`` alone, and oracles."""
+    """Return rejection rates of the gate, the limits on ``rare_share`` alone, and the oracles."""
     refused = {
         "refused": np.array([one["verdict"] != "pass" for one in drawn]),
         "fails": np.array([one["verdict"] == "fail" for one in drawn]),
@@ -324,7 +327,7 @@ def rates_of(drawn: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def smallest(shares: Sequence[float], refused: Sequence[float]) -> float:
-    """The share from which on so many are refused as ``REFUSED`` says, between two doses along a line; inf for none."""
+    """Return the smallest share rejected at the rate ``REFUSED``, interpolated linearly between doses; inf if none."""
     rates = np.maximum.accumulate(refused)
     at = int(np.searchsorted(rates, REFUSED))
     if at == len(rates):
@@ -336,7 +339,7 @@ def smallest(shares: Sequence[float], refused: Sequence[float]) -> float:
 
 
 def report_text(found: Sequence[Mapping[str, Any]]) -> str:
-    """Markdown: the smallest shares that are refused, and what is seen of copies of any row."""
+    """Return Markdown: the smallest rejected shares, and detection rates of copies of any row."""
     out: list[str] = []
     rare, every = ([line for line in found if line["every"] is flag] for flag in (False, True))
     if rare:
@@ -386,14 +389,14 @@ def report_text(found: Sequence[Mapping[str, Any]]) -> str:
 
 
 def groups(found: Sequence[Mapping[str, Any]]) -> list[tuple[str, int, list[Mapping[str, Any]]]]:
-    """The lines of each table and size, in the order of doses."""
+    """Return the lines of each table and size, ordered by dose."""
     names = sorted({(line["table"], line["people"]) for line in found})
     by_dose = sorted(found, key=lambda line: line["dose"])
     return [(*name, [line for line in by_dose if (line["table"], line["people"]) == name]) for name in names]
 
 
 def plots(found: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Of each table, what the gate and who knows the population refuse, by the share that is copied and people."""
+    """Return a plot per table: rejections by the gate and by the oracle of the population, by copied share and size."""
     rows = defaultdict(list)
     for table, people, own in groups([line for line in found if not line["every"]]):
         for line in own:
@@ -409,29 +412,25 @@ def plots(found: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     }
 
 
+def report(options: argparse.Namespace, found: list[dict[str, Any]]) -> str:
+    """Return the report, and write the plots if ``--images`` is given."""
+    for table, svg in plots(found).items() if options.images else ():
+        write_image(svg, options.images / f"power_{table}.svg")
+    return report_text(found)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run or report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tables", nargs="*", help='Parquet files, or "demo"')
+    parser = study_parser(__doc__, "power.jsonl")
+    parser.add_argument("tables", nargs="*", help=SEVERAL)
     parser.add_argument(
         "--people", type=int, nargs="+", default=[1_000, 2_000, 5_000], help="in train; a third at most"
     )
-    parser.add_argument("--every-row", action="store_true", help="copies of any row, not only of those that few have")
-    parser.add_argument("--doses", type=float, nargs="+", help="shares of copied people, in place of the usual ones")
+    parser.add_argument("--every-row", action="store_true", help="copy any row, not only rare ones")
+    parser.add_argument("--doses", type=float, nargs="+", help="shares of copied people, replacing the default ones")
     parser.add_argument("--draws", type=int, default=100, help="splits and releases of each table, size and dose")
-    parser.add_argument("--results", type=Path, default=Path("power.jsonl"), help="where lines are added")
-    parser.add_argument("--report", type=Path, help="a file to report on; nothing is run")
     parser.add_argument("--images", type=Path, help="a folder for the plots")
-    options = parser.parse_args(arguments)
-    if options.report is None and not options.tables:
-        parser.error("name a table, or a --report file")
-    if options.report is None:
-        run(options)
-        return
-    found = lines(options.report)
-    sys.stdout.write(report_text(found))
-    for table, svg in plots(found).items() if options.images else ():
-        write_image(svg, options.images / f"power_{table}.svg")
+    run_or_report(parser, arguments, run, report)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Synthetic tables of known truth, made of real rows and of trees: what the calibration and power studies judge."""
+"""Synthetic tables of known truth, made from real rows and trees, for the calibration and power studies."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from privacy_assets.compute.progress import silent
+from privacy_assets.distances.nearest import nearest, nearest_rows
 from privacy_assets.generators import build_generator
-from privacy_assets.neighbours.nearest import nearest, nearest_rows
-from privacy_assets.tables.encoding import EncodedTable, Encoder
-from privacy_assets.tables.schema import TableSchema, infer_schema
+from privacy_assets.infra.progress import silent
+from privacy_assets.tables.contract import infer_schema
+from privacy_assets.tables.encoding import EncodedTable, TabularEncoder
+from privacy_assets.tables.schema import TableSchema
 from privacy_assets.tables.table import Table
 
 SUBJECT = "person"
@@ -21,10 +22,10 @@ SUBJECT = "person"
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """One draw of the population: ``train``, ``holdout`` and as many ``fresh`` rows as a release has.
+    """Draw of the population: ``train``, ``holdout`` and as many ``fresh`` rows as a release has.
 
-    ``spare`` are further rows, of which :func:`densest` chooses. The column ``person`` of the real tables tells who is
-    who; with repeated subjects a person has 1 to 4 rows that differ a little.
+    ``spare`` are further rows, from which :func:`densest` selects. The column ``person`` of the real tables identifies
+    subjects; with repeated subjects a person has 1 to 4 slightly different rows.
     """
 
     train: pd.DataFrame
@@ -35,49 +36,49 @@ class World:
 
     @cached_property
     def schema(self) -> TableSchema:
-        """Of all real rows, without the person."""
+        """Schema of all real rows, without the subject column."""
         return infer_schema(pd.concat([bare(self.train), bare(self.holdout), self.fresh, self.spare]))
 
     @cached_property
-    def encoder(self) -> Encoder:
-        """Fitted on train and holdout."""
+    def encoder(self) -> TabularEncoder:
+        """Encoder fitted on train and holdout."""
         known = [bare(self.train), bare(self.holdout)]
-        return Encoder.fit([Table.of(table, self.schema, where="real") for table in known], self.schema)
+        return TabularEncoder.fit([Table.of(table, self.schema, where="real") for table in known], self.schema)
 
     def encoded(self, table: pd.DataFrame) -> EncodedTable:
-        """Rows as metrics see them."""
+        """Encode rows as metrics do."""
         return self.encoder.transform(Table.of(bare(table), self.schema, where="table"))
 
     def rng(self) -> np.random.Generator:
-        """The same generator for each release of this world."""
+        """Return the same random generator for each release of this world."""
         return np.random.default_rng([self.seed, 1])
 
     def trees(self, leaf: int) -> pd.DataFrame:
-        """As many rows of sequential trees fitted on train."""
+        """Generate as many rows as a release has by sequential trees fitted on train."""
         learnt = Table.of(bare(self.train), self.schema, where="train")
-        generator = build_generator("synthpop", {"min_leaf": leaf})
+        generator = build_generator("synthpop", {"min_samples_leaf": leaf})
         fitted = generator.fit(learnt, seed=self.seed, device="cpu", progress=silent)
         return fitted.sample(len(self.fresh), seed=self.seed).frame()
 
     def chosen(self, share: float) -> pd.DataFrame:
-        """Training rows with their person, so many of a release's."""
+        """Draw a share of the release from the training rows, with the subject column."""
         wanted = round(share * len(self.fresh))
         return self.train.sample(wanted, replace=wanted > len(self.train), random_state=self.seed)
 
     def some(self, share: float) -> pd.DataFrame:
-        """The same without the person."""
+        """Draw a share of the release from the training rows, without the subject column."""
         return bare(self.chosen(share))
 
     def beside(self, leaked: pd.DataFrame, others: pd.DataFrame | None = None) -> pd.DataFrame:
-        """The leaked rows, with others (fresh ones) up to the size of the release."""
+        """Fill up leaked rows with others (fresh ones) to the size of the release."""
         others = self.fresh if others is None else others
         return pd.concat([leaked, others.iloc[len(leaked) :]], ignore_index=True)
 
 
 def draw_world(frame: pd.DataFrame, shape: tuple[int, int, int], seed: int, *, repeated: bool = False) -> World:
-    """Split a shuffled table into ``shape`` rows of train, holdout and release; people stay together.
+    """Split a shuffled table into ``shape`` rows of train, holdout and release; people are not split.
 
-    A row of the release belongs to nobody, and is drawn by itself: of people with several rows it holds one each.
+    Rows of the release belong to other people and are drawn individually: one row per person with several rows.
     """
     mixed = frame.sample(frac=1, random_state=seed).reset_index(drop=True)
     if repeated:
@@ -95,9 +96,9 @@ def draw_world(frame: pd.DataFrame, shape: tuple[int, int, int], seed: int, *, r
 
 
 def relabelled(world: World, leaked: pd.DataFrame, seed: int) -> World:
-    """The same people and release, with the sides shuffled for all but the people of ``leaked``, who stay in train.
+    """Return the same people and release with shuffled membership, except that people in ``leaked`` stay in train.
 
-    This is the chance that intervals of label-conditional statistics speak of: the release is given.
+    Intervals of label-conditional statistics refer to this distribution, in which the release is fixed.
     """
     real = pd.concat([world.train, world.holdout], ignore_index=True)
     fixed = leaked[SUBJECT].unique()
@@ -109,7 +110,7 @@ def relabelled(world: World, leaked: pd.DataFrame, seed: int) -> World:
 
 
 def with_repeats(frame: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
-    """1 to 4 rows a person: numbers move by 0.1 standard deviations from one to the next."""
+    """Give each person 1 to 4 rows, with numbers shifted by 0.1 standard deviations between them."""
     times = rng.integers(1, 5, len(frame))
     people = np.repeat(np.arange(len(frame)), times)
     repeated = frame.iloc[people].reset_index(drop=True)
@@ -121,12 +122,12 @@ def with_repeats(frame: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
 
 
 def bare(frame: pd.DataFrame) -> pd.DataFrame:
-    """Without the person."""
+    """Drop the subject column."""
     return frame.drop(columns=SUBJECT, errors="ignore")
 
 
 def jittered(rows: pd.DataFrame, schema: TableSchema, rng: np.random.Generator) -> pd.DataFrame:
-    """Numbers moved by 0.1 standard deviations, rounded and clipped to what the column holds."""
+    """Shift numbers by 0.1 standard deviations, rounded and clipped to the values of the column."""
     out = rows.reset_index(drop=True)
     for name in schema.of_kind("integer", "numeric"):
         moved = out[name] + rng.normal(0, 0.1 * out[name].std(), len(out))
@@ -136,7 +137,7 @@ def jittered(rows: pd.DataFrame, schema: TableSchema, rng: np.random.Generator) 
 
 
 def resampled(rows: pd.DataFrame, pool: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
-    """One column of each row resampled."""
+    """Resample one column of each row."""
     out = rows.reset_index(drop=True)
     chosen = rng.integers(0, out.shape[1], len(out))
     for position, name in enumerate(out.columns):
@@ -146,26 +147,26 @@ def resampled(rows: pd.DataFrame, pool: pd.DataFrame, rng: np.random.Generator) 
 
 
 def independent(world: World) -> pd.DataFrame:
-    """Fresh rows whose columns were shuffled one by one: no row makes sense."""
+    """Return fresh rows with independently shuffled columns."""
     rng = world.rng()
     return world.fresh.apply(lambda column: column.to_numpy()[rng.permutation(len(column))])
 
 
 def densest(world: World) -> pd.DataFrame:
-    """The spare rows with the nearest fifth neighbour: near to many people, and copies of nobody."""
+    """Return the spare rows with the nearest fifth neighbor: near to many people, copies of none."""
     rows = world.encoded(world.spare)
     order = np.argsort(nearest_rows(rows, rows, k=5, exclude_self=True).distances[:, -1], kind="stable")
     return world.spare.iloc[order[: len(world.fresh)]].reset_index(drop=True)
 
 
 def away(world: World) -> pd.DataFrame:
-    """Fresh rows less the tenth nearest to train."""
+    """Return fresh rows without the tenth nearest to train."""
     distance = nearest_rows(world.encoded(world.fresh), world.encoded(world.train)).distances[:, 0]
     return world.fresh[distance > np.quantile(distance, 0.1)].reset_index(drop=True)
 
 
 def isolated_copies(world: World) -> pd.DataFrame:
-    """Jittered copies of the 40 training rows farthest from all other training rows."""
+    """Return jittered copies of the 40 training rows farthest from all other training rows."""
     rows = world.encoded(world.train).dense
     alone = np.argsort(-nearest(rows, rows, 1, exclude_self=True).distances[:, 0], kind="stable")[:40]
     return world.beside(jittered(bare(world.train).iloc[alone], world.schema, world.rng()))

@@ -1,16 +1,15 @@
-"""CPU seconds of each step of a table's run, in this checkout and in others, one after the other in one run.
+"""Measure the CPU seconds of each step of a table's run, in this checkout and in others, in sequence.
 
     python -m benchmarks.run_cost                       # this checkout alone
     python -m benchmarks.run_cost ../before ../other    # and these, with the libraries of this environment
-    python -m benchmarks.run_cost --demo ../before      # the demo in place of Adult, with the same secret in each
+    python -m benchmarks.run_cost --demo ../before      # the demo instead of Adult, with the same secret in each
     python -m benchmarks.run_cost --metrics             # each metric alone, 10,000 to 3,000 to 10,000 rows of Adult
 
 The table is Adult split 80 to 20, 39,032 to 9,758 rows, with default metrics, policy and generator, and an embedder of
-three epochs, as it was before it had a budget: what a score costs does not depend on how long it was trained. Each
-checkout runs the whole table twice in a process of its own; the second run, without compilation, is reported. Fitting
-the generator and training the embedder stand apart: the rest is what a change of the scores or of the preparation can
-save. With ``--metrics`` the default metrics, without an encoder, run in one process, several times after a first one
-that compiles; told is what ``copies`` and ``membership_inference.outlier_matches`` add to the others.
+three epochs (the cost of a score does not depend on the length of training). Each checkout runs the whole table twice
+in its own process; the second run, without compilation, is reported. Fitting the generator and training the embedder
+are listed separately. With ``--metrics`` the default metrics run without an encoder in one process, several times
+after compilation; the last line states the cost added by ``copies`` and ``membership_inference.outlier_matches``.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.measured import cost
-from privacy_assets.evaluation import prepare_inputs
+from privacy_assets.evaluation.evaluate import read_inputs
 from privacy_assets.metrics.membership_inference.outliers import outlier_matches
 from privacy_assets.metrics.membership_inference.scores import build_population, with_reference
 from privacy_assets.metrics.registry import METRICS, build_metric, default_metrics
@@ -44,21 +43,21 @@ import dagster as dg
 import privacy_assets as pa
 
 def spent():
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    used = [resource.getrusage(kind) for kind in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(part.ru_utime + part.ru_stime for part in used)
 
 started, costs = {}, {}
-def heard(self, event, **more):
-    told = event.dagster_event
-    if told is not None and told.step_key is not None:
-        if told.event_type_value == "STEP_START":
-            started[told.step_key] = spent()
-        elif told.event_type_value in ("STEP_SUCCESS", "STEP_FAILURE"):
-            costs[told.step_key.partition("__")[2]] = spent() - started.get(told.step_key, spent())
+def record(self, event, **more):
+    change = event.dagster_event
+    if change is not None and change.step_key is not None:
+        if change.event_type_value == "STEP_START":
+            started[change.step_key] = spent()
+        elif change.event_type_value in ("STEP_SUCCESS", "STEP_FAILURE"):
+            costs[change.step_key.partition("__")[2]] = spent() - started.get(change.step_key, spent())
     return handle(self, event, **more)
 
 handle = dg.DagsterInstance.handle_new_event
-dg.DagsterInstance.handle_new_event = heard
+dg.DagsterInstance.handle_new_event = record
 if sys.argv[1] == "demo":
     from definitions import defs
     name = "patients"
@@ -67,13 +66,11 @@ else:
     name, defs = "adult", None
 if defs is None:
     shares, embedder = {"train": 0.8, "holdout": 0.2}, {"max_epochs": 3}
-    try:
-        table = pa.build_privacy_assets("adult", source=sys.argv[1], shares=shares, embedder=embedder)
-    except TypeError:
-        attacks = {"embedder": embedder}
-        spec = pa.TableSpec(name="adult", data={"source": sys.argv[1]}, split={"shares": shares}, attacks=attacks)
-        table = pa.build_privacy_assets(spec)
-    defs = dg.Definitions.merge(table, dg.Definitions(resources=RESOURCES))
+    settings = {"split": shares, "evaluation": {"embedder": embedder}}
+    if "attacks" in pa.TableSpec.model_fields:  # a checkout with the earlier names
+        settings = {"split": {"shares": shares}, "attacks": {"embedder": embedder}}
+    spec = pa.TableSpec(name="adult", data={"source": sys.argv[1]}, **settings)
+    defs = dg.Definitions.merge(pa.build_privacy_assets(spec), dg.Definitions(resources=RESOURCES))
 with dg.DagsterInstance.get() as instance:
     for _ in range(2):
         costs.clear()
@@ -83,7 +80,7 @@ print(json.dumps(costs))
 
 
 def costs(checkout: Path, table: str) -> dict[str, float]:
-    """CPU seconds by step of the second run of ``table``, a path or "demo", in ``checkout``."""
+    """Return CPU seconds by step of the second run of ``table``, a path or "demo", in ``checkout``."""
     with tempfile.TemporaryDirectory() as home:
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("PRIVACY_ASSETS_")},
@@ -99,7 +96,7 @@ def costs(checkout: Path, table: str) -> dict[str, float]:
 
 
 def metric_costs() -> dict[str, float]:
-    """CPU seconds of each default metric without an encoder, of preparing, and of parts: the least of several runs."""
+    """Return minimum CPU seconds of preparation, each default metric without encoder, and parts of metrics."""
     frame = pd.read_parquet(ROOT / "tests" / "data" / "adult.parquet")
     rows = np.split(np.random.default_rng(0).permutation(len(frame))[: sum(SIZES)], np.cumsum(SIZES)[:-1])
     runs = [_metric_costs([frame.iloc[some].reset_index(drop=True) for some in rows]) for _ in range(1 + RUNS)]
@@ -107,11 +104,11 @@ def metric_costs() -> dict[str, float]:
 
 
 def _metric_costs(tables: Sequence[pd.DataFrame]) -> dict[str, float]:
-    preparing, inputs = cost(prepare_inputs, *tables)
+    preparing, inputs = cost(read_inputs, *tables)
     encoding, _ = cost(lambda: ([inputs.encoded(role) for role in inputs.tables], inputs.row_ids))
     found = {"preparing": preparing + encoding}
     for name in default_metrics():
-        if METRICS[name].needs <= set(inputs.tables):
+        if METRICS[name].required_inputs <= set(inputs.tables):
             found[name], _ = cost(build_metric(name).evaluate, inputs)
     population = build_population(inputs)
     found[MATCHES], _ = cost(lambda: outlier_matches(with_reference(inputs, population)))
@@ -119,7 +116,7 @@ def _metric_costs(tables: Sequence[pd.DataFrame]) -> dict[str, float]:
 
 
 def metrics_text(found: Mapping[str, float]) -> str:
-    """Markdown."""
+    """Return Markdown."""
     total, new = sum(found.values()) - found[MATCHES], found["copies"] + found[MATCHES]
     rows = [f"| `{name}` | {seconds:.2f} |" for name, seconds in found.items()]
     told = f"`copies` and `{MATCHES}` add {new:.2f} to {total - new:.2f} CPU seconds: {new / (total - new):.0%}"
@@ -127,10 +124,10 @@ def metrics_text(found: Mapping[str, float]) -> str:
 
 
 def main() -> None:
-    """Measure, and print a table."""
+    """Measure and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkouts", nargs="*", type=Path, help="other checkouts, each measured like this one")
-    parser.add_argument("--demo", action="store_true", help="measure the demo in place of Adult")
+    parser.add_argument("--demo", action="store_true", help="measure the demo instead of Adult")
     parser.add_argument("--metrics", action="store_true", help="each default metric alone, in this checkout")
     options = parser.parse_args()
     if options.metrics:

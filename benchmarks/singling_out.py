@@ -1,11 +1,11 @@
-"""What singling out costs from raw tables to statistics, and its parts: CPU and wall seconds, and memory.
+"""Measure CPU seconds, wall seconds and memory of singling out, from raw tables to statistics, and of its parts.
 
     python -m benchmarks.singling_out adult.parquet --threads 1
 
-39,032 training rows, 9,758 others, and 39,040 of sequential trees trained on them; 2,000 queries a configuration. With
-``--large``, so many training rows, a quarter as many others, and as many synthetic ones: resampled, numbers jittered,
-and rounded again unless ``--unique`` asks for columns without any repeated number. Each time is the least of
-three, or of one where a side has more than 100,000 rows. Compiling from nothing is timed last, once per machine.
+39,032 training rows, 9,758 others, and 39,040 rows of sequential trees trained on them; 2,000 queries per
+configuration. ``--large`` adds n training rows, n / 4 others and n synthetic ones: resampled, jittered and rounded, or
+not rounded with ``--unique`` (no repeated numbers). Each time is the minimum of three, or a single one if a side has
+more than 100,000 rows. Compilation, once per machine, is timed last.
 """
 
 from __future__ import annotations
@@ -25,20 +25,22 @@ from benchmarks.neighbours import cost
 TRAIN, HOLDOUT, SYNTHETIC = 39_032, 9_758, 39_040
 COLD = """
 import time, numpy as np, pandas as pd
-from privacy_assets.evaluation import prepare_inputs
+from privacy_assets.evaluation.evaluate import read_inputs
 from privacy_assets.metrics.singling_out import SinglingOut
 table = pd.DataFrame(np.random.default_rng(0).integers(0, 90, (90, 4)), columns=list("abcd"))
-inputs = prepare_inputs(table[:30], table[30:60], table[60:])
+inputs = read_inputs(table[:30], table[30:60], table[60:])
 def spent():
-    start = time.process_time(); SinglingOut(attacks=5, patience=99).measure(inputs); return time.process_time() - start
+    start = time.process_time()
+    SinglingOut(n_queries=5, patience=99).measure(inputs)
+    return time.process_time() - start
 print(spent() - spent())
 """
 
 
 def tables(path: str) -> list[pd.DataFrame]:
-    """Train, holdout and synthetic rows."""
-    from privacy_assets.compute.progress import silent
+    """Return train, holdout and synthetic rows."""
     from privacy_assets.generators import build_generator
+    from privacy_assets.infra.progress import silent
     from privacy_assets.tables.table import Table
 
     frame = pd.read_parquet(path).sample(frac=1, random_state=0).reset_index(drop=True)
@@ -49,7 +51,7 @@ def tables(path: str) -> list[pd.DataFrame]:
 
 
 def resampled(frame: pd.DataFrame, rows: int, seed: int, unique: bool) -> pd.DataFrame:
-    """So many rows drawn with replacement, their numbers moved by 0.1 standard deviations."""
+    """Draw ``count`` rows with replacement and shift numbers by 0.1 standard deviations."""
     g = np.random.default_rng(seed)
     drawn = frame.iloc[g.integers(0, len(frame), rows)].reset_index(drop=True)
     for name in drawn.select_dtypes("number"):
@@ -60,31 +62,32 @@ def resampled(frame: pd.DataFrame, rows: int, seed: int, unique: bool) -> pd.Dat
 
 def report(name: str, given: list[pd.DataFrame], times: int) -> None:
     """Print the cost of the whole and of its parts."""
-    from privacy_assets.evaluation import prepare_inputs
-    from privacy_assets.metrics.singling_out import SinglingOut, predicates
-    from privacy_assets.metrics.singling_out.evidence import label_sets
+    from privacy_assets.evaluation.evaluate import read_inputs
+    from privacy_assets.metrics.singling_out import SinglingOut
+    from privacy_assets.metrics.singling_out import queries as predicates
+    from privacy_assets.metrics.singling_out.metric import label_sets
 
     def line(what: str, spent: tuple[float, float]) -> None:
         print(f"{name:12} {what:34} {spent[0]:7.3f} CPU s {spent[1]:7.3f} s")
 
     whole = SinglingOut()
-    for what, metric in (("3 columns", SinglingOut(columns=(3,))), ("1, 3, 4, 6, 8, 10, 12 columns", whole)):
-        line(what, cost(lambda metric=metric: metric.measure(prepare_inputs(*given)), times))
-    inputs = prepare_inputs(*given)
-    line("of it: checks, canonical form", cost(lambda: prepare_inputs(*given), times))
-    people = inputs.people
+    for what, metric in (("3 columns", SinglingOut(query_sizes=(3,))), ("1, 3, 4, 6, 8, 10, 12 columns", whole)):
+        line(what, cost(lambda metric=metric: metric.measure(read_inputs(*given)), times))
+    inputs = read_inputs(*given)
+    line("of it: checks, canonical form", cost(lambda: read_inputs(*given), times))
+    people = inputs.labelled_subjects
     frames = [[inputs.synthetic], [inputs.train, inputs.holdout]]
     line("of it: codes", cost(lambda: predicates.code_tables(frames, inputs.schema), times))
-    labels = label_sets(people, whole.permutations, np.random.default_rng(0))
-    line("of it: permutations", cost(lambda: label_sets(people, whole.permutations, np.random.default_rng(0)), times))
+    labels = label_sets(people, whole.n_permutations, np.random.default_rng(0))
+    line("of it: permutations", cost(lambda: label_sets(people, whole.n_permutations, np.random.default_rng(0)), times))
     table, real = predicates.code_tables(frames, inputs.schema)
     schemes = predicates.threshold_scheme(table), predicates.bin_scheme(table)
     targets = np.arange(len(table.codes))
-    for width in whole.columns:
+    for width in whole.query_sizes:
 
         def queries(width: int = width) -> predicates.Queries:
             limits = {"candidates": whole.candidates, "patience": whole.patience}
-            args = (table, schemes, targets, width, whole.attacks, np.random.default_rng(0))
+            args = (table, schemes, targets, width, whole.n_queries, np.random.default_rng(0))
             return predicates.multivariate(*args, **limits)
 
         line(f"of it: queries of {width} columns", cost(queries, times))

@@ -1,6 +1,6 @@
 """privacy-assets: the privacy gate between a synthetic table and its publication.
 
-The front door is lazy: a name is imported when it is first used.
+Names are imported on first use.
 """
 
 from __future__ import annotations
@@ -9,23 +9,24 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {
-    "evaluate": "privacy_assets.report.evaluate",
-    "plan": "privacy_assets.pipeline.planning",
+    "evaluate": "privacy_assets.evaluation.evaluate",
+    "power_analysis": "privacy_assets.evaluation.power",
     "Report": "privacy_assets.report.report",
     "Policy": "privacy_assets.policy",
-    "Limit": "privacy_assets.stats.limits",
-    "on_ray": "privacy_assets.compute.on_ray",
+    "load_policy": "privacy_assets.metrics.policies",
+    "Limit": "privacy_assets.policy",
+    "on_ray": "privacy_assets.infra.parallel",
     "read_published": "privacy_assets.gate.releases",
     "TableSpec": "privacy_assets.pipeline.spec",
-    "build_privacy_assets": "privacy_assets.dagster.factory",
+    "build_privacy_assets": "privacy_assets.dagster.definitions",
     "build_privacy_checks": "privacy_assets.dagster.checks",
     "build_source_sensor": "privacy_assets.dagster.sensors",
-    "build_failed_check_sensor": "privacy_assets.dagster.sensors",
+    "build_run_failure_sensor": "privacy_assets.dagster.sensors",
     "build_table_schedule": "privacy_assets.dagster.sensors",
-    "fixed": "privacy_assets.dagster.fixed",
+    "frozen_config": "privacy_assets.dagster.frozen_config",
     "PrivacyGate": "privacy_assets.dagster.component",
-    "GpuResource": "privacy_assets.dagster.gpu",
-    "PrivacyIOManager": "privacy_assets.dagster.io",
+    "GpuResource": "privacy_assets.dagster.resources",
+    "PrivacyIOManager": "privacy_assets.dagster.resources",
     "ReleaseResource": "privacy_assets.dagster.resources",
 }
 

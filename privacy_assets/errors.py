@@ -1,7 +1,7 @@
-"""Every error that privacy-assets raises on purpose.
+"""Errors raised by privacy-assets.
 
-Each inherits from :class:`PrivacyAssetsError` and from the builtin that it means. Messages name the table or file, the
-column, the row position and the fix, and never hold a value of a private table.
+Each class inherits from :class:`PrivacyAssetsError` and from the built-in class of its kind. Messages name the table or
+file, the column, the row position and the fix. They never contain a value of a private table.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import errno
 import os
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass
 from difflib import get_close_matches
 from functools import partial, wraps
 from importlib.util import find_spec
@@ -20,14 +22,23 @@ from typing import Any, NoReturn, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
 E = TypeVar("E", bound=BaseException)
-_LONGEST_SHOWN = 80  # characters of a text that stands in a message as it was given
+_LONGEST_SHOWN = 80  # longest string, in characters, that is quoted in a message
+# A retry fails again: something is missing, not permitted or of another kind, or the disk is read-only.
+_PERMANENT = (
+    errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EROFS, errno.ENAMETOOLONG,
+)  # fmt: skip
 
 
 class PrivacyAssetsError(Exception):
-    """Base of all errors raised on purpose by privacy-assets."""
+    """Base class of all errors raised by privacy-assets."""
 
-    def raise_alone(self) -> NoReturn:
-        """Raise it in place of the error that is being handled, which is no context either: it can quote cells."""
+    @property
+    def retry(self) -> bool:
+        """Whether a retry may succeed, because a disk, network or device was not available."""
+        return isinstance(self, OSError) and is_transient(self)
+
+    def raise_without_context(self) -> NoReturn:
+        """Raise without the original exception as cause or context, because its message may contain cell values."""
         try:
             raise self
         finally:
@@ -35,9 +46,15 @@ class PrivacyAssetsError(Exception):
 
 
 class InputError(PrivacyAssetsError, ValueError):
-    """A table or file is not what the call needs.
+    """A table or file is not valid input.
 
-    ``where`` is the file or the role of the table ("train"), ``row`` a zero-based row position, ``fix`` what to do.
+    Attributes:
+        problem: What is wrong.
+        where: File or role of the table, for example "train".
+        column: Name of the column.
+        row: Zero-based row position.
+        fix: What the user should do.
+        transient: Whether a disk or network error prevented reading, so that a retry may succeed.
     """
 
     def __init__(
@@ -48,11 +65,13 @@ class InputError(PrivacyAssetsError, ValueError):
         column: str | None = None,
         row: int | None = None,
         fix: str | None = None,
+        transient: bool = False,
     ) -> None:
         self.problem, self.where, self.column, self.row, self.fix = problem, where, column, row, fix
+        self.transient = transient
         place = [where] if where else []
         if column is not None:
-            place.append(f"column {shown(column)}")
+            place.append(f"column {safe_repr(column)}")
         if row is not None:
             place.append(f"row {row}")
         message = f"{', '.join(place)}: {problem}" if place else problem
@@ -60,61 +79,283 @@ class InputError(PrivacyAssetsError, ValueError):
         super().__init__(told if told.endswith((".", "?")) else f"{told}.")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """The same error on the other side of a process."""
-        made = partial(type(self), where=self.where, column=self.column, row=self.row, fix=self.fix)
-        return made, (self.problem,)
+        """Return constructor and arguments, so that the error can be passed between processes."""
+        kept = {name: getattr(self, name) for name in ("where", "column", "row", "fix", "transient")}
+        return partial(type(self), **kept), (self.problem,)
+
+    @property
+    def retry(self) -> bool:
+        """Value of ``transient``."""
+        return self.transient
 
 
 class ConfigError(PrivacyAssetsError, ValueError):
-    """A setting, a policy or a definition is wrong; raised when it is loaded, before any work is done."""
+    """A setting, policy or definition is invalid. Raised on loading, before any work is done."""
 
 
 class MissingPackage(PrivacyAssetsError, ImportError):
-    """A package that comes with an extra is needed, and not installed."""
+    """A required package of an optional extra is not installed."""
 
 
 class StoreError(PrivacyAssetsError, OSError):
-    """An object store did not do what it was asked: errno, what it means, and the URL."""
+    """An object-store operation failed. Created from errno, its description and the URL."""
 
     def __str__(self) -> str:
         return f"{self.filename}: {self.strerror}."
 
 
+class FolderError(OSError, ConfigError):
+    """A folder cannot be used: the disk is full or read-only, a path is a link, or another process holds a lock.
+
+    It is an OSError, so that handlers of failed reads and writes catch it.
+
+    Args:
+        number: Number of the system error.
+        problem: Event and path, without a final period.
+        fix: Imperative without a final period.
+    """
+
+    def __init__(self, number: int | None, problem: str, fix: str = "") -> None:
+        super().__init__(number, problem)
+        self.fix = fix
+
+    def __str__(self) -> str:
+        return f"{self.strerror}. Fix: {self.fix}."
+
+
 class ClusterError(PrivacyAssetsError, RuntimeError):
-    """Work was lost with the machines of a cluster, again and again."""
+    """Cluster machines were lost repeatedly together with their work."""
 
 
 class LeaseTimeout(PrivacyAssetsError, TimeoutError):
-    """No device became free within the time allowed."""
+    """No device became available within the time limit."""
 
 
+@dataclass(eq=False, repr=False)
 class PublicationRefused(PrivacyAssetsError, RuntimeError):
-    """The gate did not publish; the message names the limit, the measured value and the reason.
+    """Base class of the refusals of the gate; every refusal is an instance of a subclass.
 
-    ``broken`` are the outcomes of the limits that did not hold, where that is the reason.
+    The message is the event. :func:`advice` returns what to do about it.
+
+    Attributes:
+        event: What happened and where, without advice and without a final period.
+        redo: Verbs of the steps to rerun, in order. Empty: no step makes the record again.
+        expected: Expected value, if two values were compared.
+        found: Value that was found instead.
+        reader: The caller only reads releases, and cannot rerun steps.
+        outcome_known: False: the release may have been published nevertheless.
     """
 
-    def __init__(self, reason: str, broken: Sequence[Any] = ()) -> None:
-        super().__init__(reason)
-        self.broken = tuple(broken)
+    event: str
+    _: KW_ONLY
+    redo: tuple[str, ...] = ()
+    expected: object = None
+    found: object = None
+    reader: bool = False
+    outcome_known: bool = True
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class PolicyNotMet(PublicationRefused):
+    """A limit of the policy is broken.
+
+    Attributes:
+        outcomes: Outcomes of the limits that do not hold.
+        remedy: First remedy of the report, an imperative. Empty: not known here.
+    """
+
+    outcomes: tuple[Any, ...] = ()
+    remedy: str = ""
+
+
+class NotAssessable(PolicyNotMet):
+    """No limit of the policy is broken, but some cannot be assessed."""
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class FailedBefore(PublicationRefused):
+    """The same rows failed a limit before.
+
+    Attributes:
+        failures: Limits that they failed.
+    """
+
+    failures: tuple[str, ...] = ()
+
+
+class NotTrusted(PublicationRefused):
+    """A record is not signed by a trusted key, or was changed after it was signed."""
+
+
+class WrongTarget(PublicationRefused):
+    """A run or a record names another table or partition, or none."""
+
+
+class OutOfDate(PublicationRefused):
+    """A record is missing, or its tables, settings or engine differ from the current ones."""
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class Superseded(PublicationRefused):
+    """Another release or rollback came later.
+
+    Attributes:
+        release: Release of the same rows that is no longer current. Empty: unknown.
+    """
+
+    release: str = ""
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class Damaged(PublicationRefused):
+    """A stored file is missing, was changed, or was not written by the gate.
+
+    Attributes:
+        path: Path or URL.
+        remove: The file was not written by the gate, so there is no original to restore.
+    """
+
+    path: str = ""
+    remove: bool = False
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class StoreUnavailable(PublicationRefused):
+    """A disk or an object store did not carry out an operation.
+
+    Attributes:
+        path: Path or URL. Empty: unknown.
+        errno: Number of the system error. None: other processes were faster each time.
+        fix: Advice of a FolderError, an imperative without a final period. Empty: unknown.
+    """
+
+    path: str = ""
+    errno: int | None = None
+    fix: str = ""
+
+    @classmethod
+    def of(cls, event: str, error: OSError, path: object = "", **data: Any) -> StoreUnavailable:
+        """Create from a system error, with its number, its path, which replaces ``path``, and its advice."""
+        fix = error.fix if isinstance(error, FolderError) else ""
+        return cls(event, path=str(error.filename or path), errno=error.errno, fix=fix, **data)
+
+    @property
+    def retry(self) -> bool:
+        """False if a retry would fail again, as for a missing file or permission, or a read-only disk."""
+        return not self.outcome_known or self.errno not in _PERMANENT
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class LockDiffers(PublicationRefused):
+    """The settings of a run differ from the lock of its table.
+
+    Attributes:
+        table: Name of the table.
+        differences: One line for each entry that differs.
+    """
+
+    table: str = ""
+    differences: tuple[str, ...] = ()
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class TableStopped(PublicationRefused):
+    """A table is stopped until a user accepts it: it failed too often, or its log of verdicts is incomplete.
+
+    Attributes:
+        table: Name of the table.
+    """
+
+    table: str = ""
+
+
+def advice(error: PublicationRefused) -> str:
+    """Return what to do about a refusal, in one sentence for Dagster, Airflow and the shell.
+
+    Args:
+        error: The refusal.
+
+    Returns:
+        An imperative that starts in lower case, and ends with a period or a command.
+    """
+    if error.retry:
+        return f"{error.fix}." if isinstance(error, StoreUnavailable) and error.fix else "try again."
+    if error.reader:
+        return "ask the publisher."
+    if error.redo:
+        *first, last = error.redo
+        return f"rerun the steps {', '.join(first)} and {last}." if first else f"rerun the step {last}."
+    match error:
+        case PolicyNotMet():
+            return error.remedy or "read the privacy report, which names the causes and what to do."
+        case FailedBefore():
+            return "change the generator and create a new synthetic table."
+        case NotTrusted():
+            return "restore the record, or add the key that signed it to the trusted keys."
+        case WrongTarget():
+            return "run one existing partition at a time, and a table without partitions on its own."
+        case Superseded(release=""):
+            return "check which release is current, then try again or create a new synthetic table."
+        case Superseded():
+            return f"create a new synthetic table, or `privacy-assets releases TABLE --rollback {error.release}`."
+        case Damaged(remove=True):
+            return f"remove {error.path}; if no release is then current, roll back to a release."
+        case Damaged():
+            return f"restore {error.path} from a backup."
+        case StoreUnavailable(fix=str(fix)) if fix:
+            return f"{fix}."
+        case StoreUnavailable():
+            return f"check that {error.path or 'the path'} exists and can be read."
+        case LockDiffers():
+            return f"undo the change, or accept it: privacy-assets accept {error.table}"
+        case TableStopped():
+            return f'find the cause, then: privacy-assets accept {error.table} --reason "..."'
+    return "rerun all steps."
+
+
+def with_advice(error: Exception) -> str:
+    """Return the message of an error; for a refusal, followed by its advice."""
+    if not isinstance(error, PublicationRefused):
+        return str(error)
+    end = "\n" if "\n" in error.event else ". "
+    return f"{error.event.removesuffix('.')}{end}Fix: {advice(error)}"
+
+
+def outcome_known(error: Exception) -> bool:
+    """Return False if the release or rollback may have taken effect in spite of the error."""
+    return not isinstance(error, PublicationRefused) or error.outcome_known
+
+
+@contextmanager
+def for_readers() -> Iterator[None]:
+    """Mark refusals in the ``with`` block as those of a reader, and show the advice below their message."""
+    try:
+        yield
+    except PublicationRefused as error:
+        error.reader = True
+        error.add_note(f"Fix: {advice(error)}")
+        raise
 
 
 class StepError(PrivacyAssetsError, RuntimeError):
-    """Other code raised: its type and place are told, its message is not, because it can quote private values."""
+    """Foreign code raised an exception. Its type and location are shown; its message may contain cells and is not."""
 
     @classmethod
     def hiding(cls, error: BaseException) -> StepError:
-        """What may be shown of ``error``: type, a system error's name, where; the traceback holds source lines only."""
+        """Create from ``error`` with its type, system error name and location. The traceback has source lines only."""
         kind = type(error).__name__
         if isinstance(error, OSError) and error.errno is not None and error.errno in errno.errorcode:
-            kind += f" ({os.strerror(error.errno)})"  # not its own text, which anybody can set
-        hint = "Fix: look at that line, and run it by hand on the table that the step reads"
-        text = f"{kind} at {_place(error.__traceback__)}. Its message is hidden: it can quote private values. {hint}."
+            kind += f" ({os.strerror(error.errno)})"  # not the text of the exception, which any code can set
+        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+        hint = "Fix: inspect that line, and run it by hand on the step's input"
+        hint = "Fix: free space or mount the disk for writing, then run this again" if full else hint
+        hidden = "Its message is hidden, because it may contain private values"
+        text = f"{kind} at {_place(error.__traceback__)}. {hidden}. {hint}."
         return cls(text).with_traceback(error.__traceback__)
 
 
 def _place(trace: TracebackType | None) -> str:
-    """The innermost line of this package or of the user's own code; of a library when there is no other."""
+    """Return the innermost line in this package or in user code, or in a library if there is none."""
     package = Path(__file__).parent
     lines = [(Path(frame.f_code.co_filename), line, frame.f_code) for frame, line in traceback.walk_tb(trace)]
     own = [found for found in lines if package in found[0].parents or not _of_a_library(found[0])]
@@ -128,27 +369,40 @@ def _place(trace: TracebackType | None) -> str:
 def _of_a_library(file: Path) -> bool:
     folders = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
     installed = {"site-packages", "dist-packages"} & set(file.parts)
-    # Compiled and generated code has a relative name, or none.
+    # Compiled and generated code has a relative file name or none.
     return not file.is_absolute() or bool(installed) or any(str(parent) in folders for parent in file.parents)
 
 
-def shown(value: object) -> str:
-    """How something that a caller gave stands in a message: a short text or a path as it is, all else as its type.
+def safe_repr(value: object) -> str:
+    """Return a safe representation for error messages.
 
-    An object can be a table, and its text its rows; a long text, or one of several lines, can be those of a file.
+    Short printable strings and paths are returned verbatim, other values as their type name: the string of a table
+    contains its rows, and a long or multi-line string may be file content.
     """
     if isinstance(value, PurePath):
         return PurePath.__str__(value)
     if not isinstance(value, str):
         return type(value).__name__
-    text = str.__str__(value)  # not what a subclass makes of it
-    return repr(text) if len(text) <= _LONGEST_SHOWN and text.isprintable() else f"a text of {len(text)} characters"
+    text = str.__str__(value)  # bypasses overrides in subclasses
+    return repr(text) if len(text) <= _LONGEST_SHOWN and text.isprintable() else f"a string of {len(text)} characters"
+
+
+def is_transient(error: OSError) -> bool:
+    """Return False if a retry would fail again, as for a missing file or permission, or a read-only disk."""
+    return error.errno not in _PERMANENT
 
 
 def require(package: str, what: str, extra: str, otherwise: str = "") -> None:
-    """MissingPackage unless ``package`` can be imported; it is not imported here.
+    """Check that a package is installed, without importing it.
 
-    ``what`` needs it and begins the message, ``extra`` of this package brings it, ``otherwise`` is another way out.
+    Args:
+        package: Name of the package.
+        what: Feature that needs it; start of the message.
+        extra: Extra of privacy-assets that installs it.
+        otherwise: Alternative to installing it. Empty: none.
+
+    Raises:
+        MissingPackage: The package is not installed.
     """
     if find_spec(package) is None:
         fix = f"pip install 'privacy-assets[{extra}]'{f', or {otherwise}' if otherwise else ''}"
@@ -156,27 +410,33 @@ def require(package: str, what: str, extra: str, otherwise: str = "") -> None:
 
 
 def did_you_mean(name: object, options: Iterable[str]) -> str:
-    """Return " Did you mean 'x'?" for the closest of ``options``, or the whole list when nothing is close."""
+    """Return " Did you mean 'x'?" for the closest option, or the list of all options if none is close."""
     known = sorted(options)
     return near_name(name, known) or f" Known: {', '.join(known) or 'none'}."
 
 
 def near_name(name: object, options: Iterable[str]) -> str:
-    """The same without the list: names of a file's columns can be the cells of a row, where the header is missing."""
+    """Return a "Did you mean" hint, or "" if no option is close.
+
+    Does not list the options: in a file without a header the column names are cells of a row.
+    """
     text = str.__str__(name)[:_LONGEST_SHOWN] if isinstance(name, str) else ""
     close = get_close_matches(text, sorted(options), n=1, cutoff=0.65)
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
 def without_chain(error: E) -> E:
-    """``error`` without cause, context and notes, which other code wrote."""
-    error.__cause__ = error.__context__ = None  # setting the cause suppresses the context as well
+    """Remove cause, context and notes, which foreign code may have written."""
+    error.__cause__ = error.__context__ = None  # also suppresses the context
     error.__dict__.pop("__notes__", None)
     return error
 
 
-def door(function: F) -> F:
-    """Let only errors of this package out of ``function``, alone: those of a library can quote what it was given."""
+def redact_foreign_errors(function: F) -> F:
+    """Decorate ``function`` to raise errors of this package only, without cause or context.
+
+    Messages of other errors may contain argument values.
+    """
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -187,6 +447,6 @@ def door(function: F) -> F:
             safe = error
         except Exception as error:  # noqa: BLE001 (a library, or an object that was given, can raise anything)
             safe = StepError.hiding(error)
-        safe.raise_alone()
+        safe.raise_without_context()
 
     return cast("F", call)

@@ -1,37 +1,188 @@
-"""The policy: limits on statistics, and the judgement of results against them."""
+"""Policies: limits on statistics, and the evaluation of results.
+
+This module knows no metric. The shipped policies, and the checks of statistics and settings, are in
+:mod:`privacy_assets.metrics.policies`.
+"""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
-from pathlib import Path
-from typing import Annotated, Any, ClassVar
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from statistics import NormalDist
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from privacy_assets.errors import ConfigError, did_you_mean, door, shown
-from privacy_assets.settings import Tuple, declared
-from privacy_assets.stats.limits import Limit, LimitOutcome, Verdict, judge_limit
-from privacy_assets.stats.results import MetricResult
-from privacy_assets.storage.files import is_path, not_a_file
-from privacy_assets.storage.objects import location
-from privacy_assets.storage.strict_yaml import load_yaml
+from privacy_assets.errors import ConfigError, did_you_mean, safe_repr
+from privacy_assets.infra.settings import Dict, declared
+from privacy_assets.stats.estimates import Estimate, MetricResult, to_jsonable
 
-_DEFAULT, _SMALL = "default", "small"
-# People in train below which a release without any leak is often not assessable under the shipped policies, the holdout
-# being six tenths as many. By the command plan, controls aside, 12 of 12 such releases of Adult, UK census and the demo
-# pass with 1,500 people under the default policy and 11 with 1,000; under small 7 with 800 and 4 with 600.
-_FEWEST = {_DEFAULT: 1_500, _SMALL: 800}
-_WHY_SMALL = "tolerated in tables of 800 to 1,500 people, which cannot show less"
+Status = Literal["pass", "fail", "not_assessable"]
+Bound = Literal["conservative", "significant", "value"]
+ShippedName = Literal["default", "small"]
+SHIPPED: tuple[ShippedName, ...] = get_args(ShippedName)
+_WORST_FIRST: tuple[Status, ...] = ("fail", "not_assessable", "pass")
+_FIELDS = {key: key for key in ("name", "limits", "extends", "embedder", "part_of")} | {"metrics": "settings"}
+_DECIDED = 0.9  # targeted share of releases that are decided with the suggested number of subjects
+_NUMBER = "a finite number, and only one of at_most and at_least"
+
+
+@declared
+class Limit:
+    """A limit on a statistic, in the statistic's unit. Exactly one of ``at_most`` and ``at_least`` is set.
+
+    The release fails if the significant bound exceeds the limit. If only the conservative bound does, the limit is not
+    assessable. Limits on statistics about the gate never fail.
+
+    Attributes:
+        statistic: ``metric.statistic``.
+        at_most: Maximum of a risk, or of the distance of a two-sided statistic from its null.
+        at_least: Minimum of a protection score.
+        bound: What is compared with the limit. ``conservative``: the riskier end of the interval, so that the evidence
+            must show that the release is safe. ``significant``: the other end, so that only a significant leak fails.
+            ``value``: the estimate, which fails if it exceeds the limit.
+        min_subjects: Minimum number of subjects. With fewer, the limit is not assessable unless a leak beyond it is
+            significant.
+        source: Origin of the number.
+        advice: The policy author's advice if the limit is exceeded. General advice is in
+            :mod:`privacy_assets.report.advice`.
+
+    Raises:
+        ConfigError: If both or neither of ``at_most`` and ``at_least`` are set.
+    """
+
+    part: ClassVar[str] = "limit"
+
+    statistic: str = Field(
+        title="METRIC.STATISTIC, for example dcr.member_excess",
+        pattern=r"^[^.]*\.[^.]*$",
+        description="limited statistic",
+    )
+    at_most: float | None = Field(default=None, title=_NUMBER, description="maximum of a risk")
+    at_least: float | None = Field(default=None, title=_NUMBER, description="minimum of a protection score")
+    bound: Bound = Field(default="conservative", description="number compared with the limit")
+    min_subjects: int = Field(default=30, ge=1, description="minimum number of subjects")
+    source: str = Field(default="", description="origin of the number")
+    advice: str = Field(default="", description="advice if the limit is broken")
+
+    def __post_init__(self) -> None:
+        if (self.at_most is None) == (self.at_least is None):
+            raise ConfigError(f"limit on {self.statistic}: give one number, either at_most or at_least.")
+
+    @property
+    def value(self) -> float:
+        """The number: ``at_most`` or ``at_least``."""
+        return float(self.at_least if self.at_most is None else self.at_most)  # type: ignore[arg-type]
+
+    def exceeded_by(self, measured: float) -> bool:
+        """Return True if a number is beyond the limit.
+
+        Args:
+            measured: Number in the statistic's unit. NaN is beyond every limit.
+        """
+        return not (measured <= self.value if self.at_most is not None else measured >= self.value)
+
+    @property
+    def metric(self) -> str:
+        """Name of the limited metric."""
+        return self.statistic.partition(".")[0]
+
+    @property
+    def key(self) -> str:
+        """Name of the limit, unique in a policy: the statistic, and the bound unless it is ``conservative``."""
+        return self.statistic if self.bound == "conservative" else f"{self.statistic}.{self.bound}"
+
+
+def parse_limits(entries: Any) -> tuple[Limit, ...]:
+    """Parse the limits of a policy. This is the only parser of limits.
+
+    Args:
+        entries: Limits, or mappings of the fields of a limit.
+
+    Returns:
+        The limits in order.
+
+    Raises:
+        ConfigError: An entry is invalid, or two limits have the same statistic and bound.
+    """
+    if isinstance(entries, str | bytes | Mapping) or not isinstance(entries, Iterable):
+        raise ConfigError("policy: limits must be a list of mappings.")
+    limits: dict[str, Limit] = {}
+    for entry in entries:
+        limit = entry if isinstance(entry, Limit) else _parse_limit(entry)
+        if limit.key in limits:
+            raise ConfigError(f"policy: {limit.key} is limited twice. Fix: remove one limit.")
+        limits[limit.key] = limit
+    return tuple(limits.values())
+
+
+def _parse_limit(entry: Any) -> Limit:
+    if not isinstance(entry, Mapping) or not all(isinstance(key, str) for key in entry):
+        raise ConfigError("policy: each limit is a mapping with at least 'statistic' and 'at_most'.")
+    try:
+        return Limit(**entry)
+    except ConfigError as error:
+        wrong = str(error)
+    raise ConfigError(f"policy: {wrong} It is the limit on {safe_repr(entry.get('statistic'))}.")
+
+
+@dataclass(frozen=True, slots=True)
+class LimitOutcome:
+    """Result of evaluating a limit.
+
+    Attributes:
+        limit: The limit.
+        status: Verdict on the limit.
+        measured: Number compared with the limit; NaN: not measured.
+        reason: Explanation for readers.
+        estimate: The statistic, or None if it was not computed.
+    """
+
+    limit: Limit
+    status: Status
+    measured: float
+    reason: str
+    estimate: Estimate | None
+
+    @property
+    def passed(self) -> bool:
+        """True only for status "pass", so missing evidence does not pass."""
+        return self.status == "pass"
+
+    def used(self, value: float | None = None) -> float:
+        """Return the position of ``value`` (default: the measured number) between the null (0) and the limit (1).
+
+        Values above 1 exceed the limit. NaN if the statistic was not computed.
+        """
+        found = self.measured if value is None else value
+        return math.nan if self.estimate is None else _used(self.limit, self.estimate, found)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form printed by the command line and stored in attestations."""
+        return {
+            "statistic": self.limit.statistic,
+            "limit": self.limit.value,
+            "bound": self.limit.bound,
+            "measured": self.measured if math.isfinite(self.measured) else None,
+            "passed": self.passed,
+            "status": self.status,
+            "reason": self.reason,
+            "advice": "" if self.passed else self.limit.advice,
+        }
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """The verdict of a policy over a set of results."""
+class Verdict:
+    """Result of evaluating a policy.
 
-    verdict: Verdict
+    Attributes:
+        status: "fail", "not_assessable" or "pass".
+        outcomes: Outcome of each limit.
+    """
+
+    status: Status
     outcomes: tuple[LimitOutcome, ...]
 
     @property
@@ -42,219 +193,263 @@ class Judgement:
 
 @declared
 class Policy:
-    """A named list of limits, one per (statistic, bound). An empty policy is an error: it would publish anything."""
+    """A named list of limits, with the settings of the metrics and of the embedder that they are measured with.
+
+    All settings of metrics belong to the policy, except the few that a table may set (:attr:`.Setting.by_table`).
+
+    Attributes:
+        limits: Limits, one for each statistic and bound. An empty policy is an error: it would publish anything.
+        name: Name in reports and attestations. Names that read as that of a shipped policy are reserved.
+        extends: Shipped policy that this one extends. Limits of metrics for external tables then join the policy.
+        settings: Settings of metrics by the name of the metric. All others have their defaults.
+        embedder: Settings of the embedder. False if embedded distances are left out.
+        part_of: Shipped policy of which this is a part: some of its limits, or all of them without the embedder.
+    """
 
     part: ClassVar[str] = "policy"
 
-    limits: Annotated[tuple[Limit, ...], Tuple] = Field(
-        title="a list of limits", description="one a statistic and bound"
+    limits: Annotated[tuple[Limit, ...], BeforeValidator(parse_limits)] = Field(
+        title="a list of limits", description="one for each statistic and bound"
     )
-    name: str = Field(default="custom", description="for the report")
-    extends: bool = Field(default=False, description="the limits of metrics for external tables join it")
+    name: str = Field(
+        default="custom",
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}$",
+        title="at most 64 letters, digits, spaces, dots, underscores and hyphens, a letter or digit first",
+        description="name in reports",
+    )
+    extends: ShippedName | None = Field(default=None, description="shipped policy that this one extends")
+    settings: Annotated[dict[str, Annotated[dict[str, Any], Dict]], Dict] = Field(
+        default_factory=dict, title="a mapping of metrics to their settings", description="settings of metrics"
+    )
+    embedder: Annotated[dict[str, Any], Dict] | Literal[False] = Field(
+        default_factory=dict, title="a mapping of its settings, or false", description="settings of the embedder"
+    )
+    part_of: ShippedName | None = Field(default=None, description="shipped policy of which this is a part")
 
     def __post_init__(self) -> None:
         if not self.limits:
-            fix = "Fix: add limits, or a metric that has some"
-            raise ConfigError(f"Policy {shown(self.name)} has no limits: it would let every table through. {fix}.")
-        _check_once(self.limits, f"Policy {shown(self.name)}")
+            fix = "Fix: add limits, or a metric with limits"
+            raise ConfigError(f"policy {safe_repr(self.name)} has no limits: every table would pass. {fix}.")
+        reads_as = re.sub("[ ._-]", "", self.name.casefold())
+        if reads_as in SHIPPED and (self.name != reads_as or self.part_of is not None):
+            raise reserved_name(self.name, reads_as)
 
     @classmethod
-    def default(cls, metrics: Iterable[str] | None = None) -> Policy:
-        """Return the default limits of ``metrics`` (all registered metrics that run by default when None).
+    def parse(cls, data: Mapping[str, Any]) -> Policy:
+        """Build a policy from a mapping.
 
-        The name says so when limits of the default policy are left out: such a verdict is one of a weaker policy.
+        Args:
+            data: Values of ``name``, ``limits`` (mappings), ``extends``, ``metrics`` (settings by the name of the
+                metric), ``embedder`` and ``part_of``, as :meth:`to_dict` returns them.
+
+        Returns:
+            The policy. Its name, statistics and settings are not compared with the known ones.
+
+        Raises:
+            ConfigError: A key is unknown, or a value has another type or is out of bounds.
         """
-        from privacy_assets.metrics.registry import METRICS, default_metrics
-
-        names = list(dict.fromkeys(metrics)) if metrics is not None else default_metrics()
-        whole = all(name in names for name in default_metrics() if METRICS[name].default_limits)
-        limits = tuple(limit for name in names for limit in METRICS[name].default_limits)
-        return cls(limits, _DEFAULT if whole else f"{_DEFAULT}, of {' and '.join(names)} only")
-
-    @classmethod
-    def small(cls) -> Policy:
-        """Return the shipped policy ``small``, for tables of 800 to 1,500 people: the default limits, some of them
-        wider.
-
-        Never taken by itself: the owner of the data names it, and every verdict names it too.
-        """
-        wider = _wider_limits()
-        limits = (
-            replace(limit, at_most=wider[limit.key], source=_WHY_SMALL) if limit.key in wider else limit
-            for limit in cls.default().limits
-        )
-        return cls(tuple(limits), _SMALL)
-
-    @classmethod
-    @door
-    def from_dict(cls, data: Mapping[str, Any], *, source: str = "policy") -> Policy:
-        """Build a policy from ``{"name", "limits": [{"statistic", "at_most", ...}], "extends": "default"}``.
-
-        With ``extends: default`` (or ``small``) the given limits replace or join those of the shipped policy; otherwise
-        they stand alone. The names of shipped policies are theirs only. ConfigError for a limit outside of the range of
-        its statistic, and for one that is given twice.
-        """
-        known = ("name", "limits", "extends")
         if not isinstance(data, Mapping):
-            raise ConfigError(f"{source}: expected a mapping with 'limits', not {type(data).__name__}.")
+            raise ConfigError(f"policy: expected a mapping with 'limits', not {type(data).__name__}.")
         for key in data:
-            if key not in known:
-                raise ConfigError(f"{source}: unknown key {shown(key)}.{did_you_mean(key, known)}")
-        name, extends, entries = data.get("name", "custom"), data.get("extends"), data.get("limits", [])
-        if not isinstance(entries, list):
-            raise ConfigError(f"{source}: 'limits' must be a list of mappings.")
-        if not isinstance(name, str) or not name.strip():
-            raise ConfigError(f"{source}: 'name' must be a text.")
-        if extends is not None and not (isinstance(extends, str) and extends in SHIPPED):
-            raise ConfigError(f"{source}: 'extends' can only be {' or '.join(map(repr, SHIPPED))}.")
-        given = [_limit(entry, source) for entry in entries]
-        _check_once(given, source)
-        base = SHIPPED[extends]().limits if extends else ()
-        merged = {limit.key: limit for limit in (*base, *given)}
-        return cls(tuple(merged.values()), name=name, extends=bool(extends)).checked_name(source)
-
-    @classmethod
-    @door
-    def from_yaml(cls, path: str | Path) -> Policy:
-        """Read a policy file; errors name the file."""
-        place = location(path)
-        if isinstance(place, Path) and not is_path(place):
-            raise ConfigError(f"a text of {len(str(place))} characters is no path of a policy file.")
-        wrong = not_a_file(place) if isinstance(place, Path) else "this is a URL, not a file"
-        if wrong:
-            raise ConfigError(f"{place}: {wrong}. Fix: give the path of a policy file.")
-        try:
-            text = place.read_bytes().decode("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = "not UTF-8" if isinstance(error, ValueError) else error.strerror
-            ConfigError(f"{place}: cannot be read ({reason}).").raise_alone()
-        documents = load_yaml(text, str(place))
-        if len(documents) != 1 or not isinstance(documents[0], dict):
-            raise ConfigError(f"{place}: expected a mapping with 'limits', not {_found(documents)}.")
-        return cls.from_dict(documents[0], source=str(place))
-
-    def checked_name(self, source: str) -> Policy:
-        """The policy; ConfigError when it bears the name of a shipped policy, and is another one."""
-        name = self.name.strip().casefold()
-        if name not in SHIPPED and not name.startswith(f"{_DEFAULT}, of "):
-            return self
-        from privacy_assets.metrics.registry import METRICS
-
-        meant = [limit for metric in self.metrics if metric in METRICS for limit in METRICS[metric].default_limits]
-        if name == _DEFAULT:
-            meant += type(self).default().limits
-        elif name == _SMALL:
-            meant = [*type(self).small().limits]
-        if set(map(_deciding, meant)) != set(map(_deciding, self.limits)):
-            fix = "Fix: give it a name of its own; 'extends' says what it is built on"
-            raise ConfigError(f"{source}: the policy names itself {name!r} and differs from it. {fix}.")
-        return self
+            if key not in _FIELDS:
+                raise ConfigError(f"policy: unknown key {safe_repr(key)}.{did_you_mean(key, _FIELDS)}")
+        return cls(**{"limits": (), **{_FIELDS[key]: value for key, value in data.items()}})
 
     def to_dict(self) -> dict[str, Any]:
-        """Inverse of :meth:`from_dict`."""
+        """Return the policy as a mapping for :meth:`parse`, without ``extends``."""
         rows = [{key: x for key, x in asdict(limit).items() if x not in (None, "")} for limit in self.limits]
-        return {"name": self.name, "limits": rows}
+        part = {} if self.part_of is None else {"part_of": self.part_of}
+        settings = {"metrics": to_jsonable(self.settings)} if self.settings else {}
+        embedder = {} if self.embedder == {} else {"embedder": to_jsonable(self.embedder)}
+        return {"name": self.name, **part, "limits": rows, **settings, **embedder}
+
+    @property
+    def title(self) -> str:
+        """Name of the policy, with that of the shipped policy of which it is a part."""
+        return title_of(self.to_dict())
 
     @property
     def metrics(self) -> tuple[str, ...]:
         """Names of the metrics that the limits need, in order of first use."""
         return tuple(dict.fromkeys(limit.metric for limit in self.limits))
 
-    @property
-    def fewest(self) -> int:
-        """People in train below which the verdict is often "not assessable"; 0 where it is built on no shipped policy.
+    def restricted(self, limits: Iterable[Limit]) -> Policy:
+        """Return the policy with some of its limits only.
 
-        One that is built on a shipped policy needs as many as ``small`` where its limits are as wide.
+        Args:
+            limits: Limits to keep.
+
+        Returns:
+            The policy itself if nothing is left out. A shipped policy becomes a part of it.
         """
-        if self.name not in SHIPPED and not self.extends:
-            return 0
-        wider = _wider_limits()
-        wide = [limit.value >= wider[limit.key] for limit in self.limits if limit.key in wider]
-        return _FEWEST[_SMALL if all(wide) else _DEFAULT]
+        kept = tuple(limits)
+        if kept == self.limits:
+            return self
+        claim: dict[str, Any] = {"name": "custom", "part_of": self.name} if self.name in SHIPPED else {}
+        return replace(self, limits=kept, **claim)
 
-    def doubt(self, people: int) -> str:
-        """What to know where so few ``people`` in train leave the verdict open, and the fix; empty where they do not.
+    def judge(self, results: Mapping[str, MetricResult], attempt: int = 1) -> Verdict:
+        """Evaluate the policy.
 
-        A rule without a look at the table: the command ``plan`` looks at one.
-        """
-        if people >= self.fewest:
-            return ""
-        fits = self.fewest > _FEWEST[_SMALL] <= people
-        small = f", name the policy {_SMALL} where its limits are wide enough for you" if fits else ""
-        return (
-            f"{people:,} people in train are fewer than {self.fewest:,}: under policy {shown(self.name)} the verdict is"
-            f' often "not assessable". Fix: give more people{small}, or ask `privacy-assets plan` what a'
-            " split of this size can decide."
-        )
+        Args:
+            results: Results by name of the metric.
+            attempt: Number of this publication attempt, from 1, which sets the confidence level.
 
-    def digest(self) -> str:
-        """SHA-256 over what decides: statistic, bound, limit and smallest n of each limit (not names or texts)."""
-        rows = sorted(_deciding(limit) for limit in self.limits)
-        return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
-
-    def judge(self, results: Mapping[str, MetricResult], attempt: int = 1) -> Judgement:
-        """Hold every limit against ``results`` (by metric name), at the level of this ``attempt`` at publishing.
-
-        "fail" when any limit is demonstrably broken, else "not_assessable" when any could not be judged, else "pass".
+        Returns:
+            The verdict: "fail" if a limit is demonstrably broken, else "not_assessable" if a limit could not be
+            evaluated, else "pass".
         """
         outcomes = tuple(judge_limit(limit, results.get(limit.metric), attempt) for limit in self.limits)
         statuses = {outcome.status for outcome in outcomes}
-        order: tuple[Verdict, ...] = ("fail", "not_assessable", "pass")
-        return Judgement(next(status for status in order if status in statuses), outcomes)
+        return Verdict(next(status for status in _WORST_FIRST if status in statuses), outcomes)
 
 
-SHIPPED: Mapping[str, Callable[[], Policy]] = {_DEFAULT: Policy.default, _SMALL: Policy.small}
+def reserved_name(name: str, shipped: str) -> ConfigError:
+    """Return the error for a policy that has the name of a shipped one but differs from it."""
+    fix = "Fix: choose another name; 'extends' states which policy it is built on"
+    return ConfigError(f"policy: the name {name!r} is reserved for the shipped policy {shipped!r}. {fix}.")
 
 
-def _wider_limits() -> dict[str, float]:
-    """By key, the limits that are wider in the policy ``small``."""
-    from privacy_assets.metrics.registry import METRICS
+def title_of(policy: Mapping[str, Any]) -> str:
+    """Return the name of a policy for display.
 
-    return {key: value for metric in METRICS.values() for key, value in metric.small_limits.items()}
+    Args:
+        policy: What :meth:`Policy.to_dict` returned.
 
-
-def _deciding(limit: Limit) -> tuple[Any, ...]:
-    return limit.statistic, limit.bound, limit.at_least is None, limit.value, limit.smallest_n
-
-
-def _check_once(limits: Iterable[Limit], source: str) -> None:
-    seen: set[str] = set()
-    for limit in limits:
-        if limit.key in seen:
-            raise ConfigError(f"{source}: {limit.key} is limited twice. Fix: keep one of them.")
-        seen.add(limit.key)
+    Returns:
+        The name, for example "hospital" or "custom, a part of default".
+    """
+    return f"{policy['name']}, a part of {policy['part_of']}" if policy.get("part_of") else str(policy["name"])
 
 
-def _found(documents: list[Any]) -> str:
-    if len(documents) > 1:
-        return f"{len(documents)} documents"
-    kind = type(documents[0]).__name__ if documents else "NoneType"
-    return {"list": "a list", "NoneType": "an empty file"}.get(kind, kind)
+def tally(outcomes: Sequence[LimitOutcome]) -> str:
+    """Return a summary such as ``3 of 7 limits are broken, 1 could not be evaluated``."""
+    total = len(outcomes)
+    failed, unjudged = (sum(x.status == status for x in outcomes) for status in ("fail", "not_assessable"))
+    if failed:
+        rest = f", {unjudged} could not be evaluated" if unjudged else ""
+        return f"{failed} of {total} limits {'is' if failed == 1 else 'are'} broken{rest}"
+    if unjudged:
+        return f"{unjudged} of {total} limits could not be evaluated"
+    return "the limit holds" if total == 1 else f"all {total} limits hold"
 
 
-def _limit(entry: Any, source: str) -> Limit:
-    names = [field.name for field in fields(Limit)]
-    if not isinstance(entry, Mapping):
-        raise ConfigError(f"{source}: each limit is a mapping with at least 'statistic' and 'at_most'.")
-    for key in entry:
-        if key not in names:
-            raise ConfigError(f"{source}: unknown key {shown(key)} in a limit.{did_you_mean(key, names)}")
-    try:
-        limit = Limit(**entry)
-    except ConfigError as error:
-        raise ConfigError(f"{source}: {error} It is the limit on {shown(entry.get('statistic'))}.") from None
-    from privacy_assets.metrics.registry import statistic_specs
+def widening(attempt: int, confidence: float) -> float:
+    """Return the factor by which the conservative bound moves away from the estimate at publication attempt m >= 1.
 
-    specs = statistic_specs()
-    if limit.statistic not in specs:
-        raise ConfigError(
-            f"{source}: unknown statistic {shown(limit.statistic)}.{did_you_mean(limit.statistic, specs)}"
-        )
-    if (specs[limit.statistic].direction == "lower_is_riskier") != (limit.at_most is None):
-        side = "at_least" if limit.at_most is not None else "at_most"
-        raise ConfigError(f"{source}: {limit.statistic} takes {side}.")
-    low, high = specs[limit.statistic].limits
-    if not low <= limit.value <= high:
-        outside = f"{limit.value:g} lies outside of its range, {low:g} to {high:g}"
-        raise ConfigError(f"{source}: the limit on {limit.statistic}, {outside}.")
-    return limit
+    Without it, repeated attempts would eventually pass by chance. Attempt m has level 6 (1 - confidence) / (pi^2 m^2);
+    these levels sum to 1 - confidence over all attempts. The factor assumes a normal interval: at 95 % confidence
+    1.10 for the first attempt, 1.36 for the second, 1.84 for the tenth.
+    """
+    normal = NormalDist()
+    return normal.inv_cdf(1 - _tail(attempt, confidence)) / normal.inv_cdf(1 - (1 - confidence) / 2)
+
+
+def _tail(attempt: int, confidence: float) -> float:
+    return 3 * (1 - confidence) / (math.pi * attempt) ** 2
+
+
+def judge_limit(limit: Limit, result: MetricResult | None, attempt: int = 1) -> LimitOutcome:
+    """Evaluate a limit. Every verdict is computed here.
+
+    Args:
+        limit: Limit.
+        result: Result of the limit's metric. None: the metric did not run, so the limit is not assessable.
+        attempt: Number of tables generated from the same training rows whose statistics have been computed, including
+            this one. It moves the conservative bound, see :func:`widening`.
+
+    Returns:
+        The outcome. Missing evidence is "not_assessable".
+    """
+    name, found = limit.statistic.partition(".")[2], () if result is None else result.estimates
+    estimate = next((estimate for estimate in found if estimate.name == name), None)
+    if estimate is None:
+        return LimitOutcome(limit, "not_assessable", math.nan, f"{limit.statistic} was not computed", None)
+    lacking = limit.min_subjects - estimate.subjects
+    more = f"; {lacking:,} more subjects are needed" if lacking > 0 else ""
+    if not estimate.measurable:
+        return LimitOutcome(limit, "not_assessable", math.nan, f"{estimate.note or 'not measurable'}{more}", estimate)
+    measured, significant = _bound(estimate, limit.bound, attempt), _bound(estimate, "significant", attempt)
+    relation, words = "above" if limit.at_most is not None else "below", _bound_words(limit, estimate, attempt)
+    beyond = f"{measured:.4g} is {relation} the limit {limit.value:.4g}{words}"
+    if estimate.measures == "evaluation" and limit.exceeded_by(measured):
+        return LimitOutcome(limit, "not_assessable", measured, f"the gate is underpowered here: {beyond}", estimate)
+    if limit.exceeded_by(significant):
+        return LimitOutcome(limit, "fail", measured, beyond, estimate)
+    if lacking > 0:
+        reason = f"too few subjects: {estimate.subjects:,} of {limit.min_subjects:,}{more}"
+        return LimitOutcome(limit, "not_assessable", measured, reason, estimate)
+    if limit.exceeded_by(measured):
+        if limit.bound == "value":
+            return LimitOutcome(limit, "fail", measured, beyond, estimate)
+        reason = f"undecided: {measured:.4g} is {relation} {limit.value:.4g}{words}{_needed(limit, estimate, attempt)}"
+        return LimitOutcome(limit, "not_assessable", measured, reason, estimate)
+    known = f" ({estimate.note})" if estimate.note and estimate.low == estimate.high else ""
+    reason = f"{measured:.4g} is within the limit {limit.value:.4g}{words}{known}"
+    return LimitOutcome(limit, "pass", measured, reason, estimate)
+
+
+def _bound_words(limit: Limit, estimate: Estimate, attempt: int) -> str:
+    """Describe the bound that is compared with the limit, and the attempt if it is not the first."""
+    again = f" at attempt {attempt} from the same training rows" if attempt > 1 else ""
+    if limit.bound == "value" or estimate.low == estimate.high:
+        return again
+    conservative = limit.bound == "conservative"
+    widened = conservative and estimate.measures == "release"
+    level = 1 - 2 * _tail(attempt, estimate.confidence) if widened else estimate.confidence
+    side = "upper" if conservative == (estimate.direction != "lower_is_riskier") else "lower"
+    distance = f" of the distance from {estimate.null:.4g}" if estimate.direction == "two_sided" else ""
+    return f"{again} ({side} {100 * level:.3g} % bound{distance})"
+
+
+def _used(limit: Limit, estimate: Estimate, measured: float) -> float:
+    """Return the position of ``measured`` between the null (0) and the limit (1)."""
+    start = estimate.null if estimate.direction != "two_sided" and math.isfinite(estimate.null) else 0.0
+    if limit.value != start:
+        return (measured - start) / (limit.value - start)
+    return math.inf if limit.exceeded_by(measured) else 0.0
+
+
+def _needed(limit: Limit, estimate: Estimate, attempt: int) -> str:
+    """Estimate the number of additional subjects for a decision with a probability of 90 %, as text.
+
+    Assumes that intervals shrink with the square root of the number of subjects. The true value is assumed to be the
+    null unless the statistic is significantly beyond it, else the estimate.
+    """
+    value, near, far = (_bound(estimate, bound, attempt) for bound in ("value", "significant", "conservative"))
+    null = 0.0 if estimate.direction == "two_sided" else estimate.null
+    leaks = near < null if limit.at_most is None else near > null
+    truth, normal = value if leaks else null, NormalDist()
+    deviation = abs(far - value) / normal.inv_cdf(1 - _tail(attempt, estimate.confidence))
+    shown = abs(value - near) if limit.exceeded_by(truth) else abs(far - value)
+    apart = abs(limit.value - truth)
+    if not (math.isfinite(truth) and apart > 0):
+        return ""
+    more = estimate.subjects * (((shown + normal.inv_cdf(_DECIDED) * deviation) / apart) ** 2 - 1)
+    if more <= 0:
+        return f"; {_DECIDED:.0%} of such releases are decided"
+    unit = 10 ** max(math.floor(math.log10(more)) - 1, 0)
+    return f"; about {unit * math.ceil(more / unit):,} more subjects decide it with {_DECIDED:.0%}"
+
+
+def _bound(estimate: Estimate, bound: Bound, attempt: int) -> float:
+    """Return the number that ``bound`` selects; for two-sided statistics, its distance from the null."""
+    far = widening(attempt, estimate.confidence) if estimate.measures == "release" else 1.0
+    if estimate.direction == "two_sided":
+        up = estimate.value - estimate.null + far * (estimate.high - estimate.value)
+        down = estimate.null - estimate.value + far * (estimate.value - estimate.low)
+        numbers: dict[Bound, float] = {
+            "conservative": max(up, down),
+            "significant": max(estimate.low - estimate.null, estimate.null - estimate.high),
+            "value": abs(estimate.value - estimate.null),
+        }
+        return numbers[bound]
+    riskier, safer = estimate.high, estimate.low
+    if estimate.direction == "lower_is_riskier":
+        riskier, safer = safer, riskier
+    numbers = {
+        "conservative": estimate.value + far * (riskier - estimate.value),
+        "significant": safer,
+        "value": estimate.value,
+    }
+    return numbers[bound]

@@ -1,3 +1,3 @@
-"""Version of the engine: results of another version are not accepted by the gate."""
+"""Version of the engine. The gate rejects results of other versions."""
 
 ENGINE_VERSION = "0.1.0"

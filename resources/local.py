@@ -1,13 +1,13 @@
-"""One machine: everything below DAGSTER_HOME, all steps in one process."""
+"""Single machine: all data below DAGSTER_HOME, all steps in one process."""
 
 import dagster as dg
 
-from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource, fixed
+from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource, frozen_config
 
 RESOURCES = {
-    "io_manager": PrivacyIOManager(),  # of assets that name none: Dagster's own one unpickles from where a run says
+    "io_manager": PrivacyIOManager(),  # default IO manager; Dagster's unpickles from a path that a run can set
     "privacy_io": PrivacyIOManager(),
     "releases": ReleaseResource(),
     "gpu": GpuResource(),
 }
-EXECUTOR = fixed(dg.in_process_executor)
+EXECUTOR = frozen_config(dg.in_process_executor)

@@ -1,16 +1,16 @@
-"""Production: places, keys and secret from the environment, a process per step, forked from one with the libraries.
+"""Production: storage, keys and secret from the environment, one process per step, forked with the libraries loaded.
 
-The signing key is the file that PRIVACY_ASSETS_SIGNING_KEY_FILE names, ``signing.key`` in the private folder when it
-names none. Folder and keys must be there before the first run: nothing is made here.
+The signing key is the file named by PRIVACY_ASSETS_SIGNING_KEY_FILE (default: ``signing.key`` in the private folder).
+Folder and keys must exist before the first run; they are not created.
 """
 
 import os
 
 import dagster as dg
 
-from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource, fixed
+from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource, frozen_config
 
-PRELOADED = ["privacy_assets.dagster.factory", "scipy.stats", "great_expectations", "sklearn.tree", "torch"]
+PRELOADED = ["privacy_assets.dagster.definitions", "scipy.stats", "great_expectations", "sklearn.tree", "torch"]
 STORAGE = PrivacyIOManager(
     base=dg.EnvVar("PRIVACY_ASSETS_STORAGE"),
     releases=dg.EnvVar("PRIVACY_ASSETS_RELEASES"),
@@ -18,10 +18,10 @@ STORAGE = PrivacyIOManager(
     report_url=os.environ.get("PRIVACY_ASSETS_REPORT_URL"),
 )
 RESOURCES = {
-    "io_manager": STORAGE,  # of assets that name none: Dagster's own one unpickles from where a run says
+    "io_manager": STORAGE,  # default of assets; Dagster's own one unpickles from a path that run configuration can set
     "privacy_io": STORAGE,
     "releases": ReleaseResource(
-        root=dg.EnvVar("PRIVACY_ASSETS_RELEASES"),
+        releases=dg.EnvVar("PRIVACY_ASSETS_RELEASES"),
         private=dg.EnvVar("PRIVACY_ASSETS_PRIVATE"),
         signing_key=os.environ.get("PRIVACY_ASSETS_SIGNING_KEY_FILE"),
         trusted_keys=dg.EnvVar("PRIVACY_ASSETS_TRUSTED_KEYS"),
@@ -29,4 +29,4 @@ RESOURCES = {
     "gpu": GpuResource(),
 }
 STEPS = {"max_concurrent": 2, "start_method": {"forkserver": {"preload_modules": PRELOADED}}}
-EXECUTOR = fixed(dg.multiprocess_executor, STEPS)
+EXECUTOR = frozen_config(dg.multiprocess_executor, STEPS)

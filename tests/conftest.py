@@ -7,6 +7,7 @@ that were waited for included) and of the import of each file to that file, as t
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import itertools
 import os
@@ -17,13 +18,14 @@ import threading
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pandas as pd
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-# The same examples in every run: another one that fails is found by whoever asks for more of them. Nothing is timed.
+# The same examples in every run. A search with other examples must be started on purpose. Tests have no deadline.
 hypothesis.settings.register_profile(
     "repeatable",
     derandomize=True,
@@ -37,13 +39,35 @@ DATA = Path(__file__).with_name("data")
 SHUFFLE = os.environ.get("PYTEST_SHUFFLE")
 COSTS = os.environ.get("PYTEST_CPU")
 
-# In the background of a script SIGINT is ignored; Dagster then has SIGTERM ignored as well, and children inherit that.
+# A script's background jobs ignore SIGINT; Dagster then ignores SIGTERM as well, and children inherit this.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Compile each kernel in one worker: the others wait, and load it from the cache on disk."""
+    if not hasattr(config, "workerinput"):
+        return
+    from numba.core.compiler_lock import global_compiler_lock
+    from numba.core.dispatcher import Dispatcher
+
+    locks = config.rootpath / ".pytest_cache" / "kernels"
+    locks.mkdir(parents=True, exist_ok=True)
+    compile_kernel = Dispatcher.compile
+
+    def compile_once(self: Any, signature: Any) -> Any:
+        name = f"{self.py_func.__module__}.{self.py_func.__qualname__}"
+        if not name.startswith("privacy_assets."):  # compiled with the kernel that calls it
+            return compile_kernel(self, signature)
+        with global_compiler_lock, open(locks / name, "w") as lock:  # in this order: kernels call each other
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return compile_kernel(self, signature)
+
+    Dispatcher.compile = compile_once
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Shuffle files as wholes: their fixtures are then made once, as in the usual order."""
+    """Shuffle files as a whole, so that their fixtures are created once, as in the usual order."""
     if SHUFFLE is None:
         return
     order = random.Random(SHUFFLE)
@@ -99,7 +123,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _known_keys(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """New signing keys are other ones in every test and the same in every run: some tests flip their bits."""
+    """New signing keys differ between tests and are the same in every run, because some tests flip their bits."""
     numbers = itertools.count()
 
     def generate() -> Ed25519PrivateKey:
@@ -111,7 +135,7 @@ def _known_keys(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.fixture(autouse=True)
 def _no_storage_of_a_closed_instance() -> None:
-    """Instances that close in another order than they opened leave the storage of a dead one as the current one."""
+    """Instances that close in another order than they opened leave a closed instance's storage as the current one."""
     module = sys.modules.get("dagster._core.storage.defs_state.base")
     if module is not None:
         module._current_storage.set(None)

@@ -1,25 +1,27 @@
-"""Faults that the tests must notice: each is put into a copy of the package, and some test must fail.
+"""Mutation tests: apply each fault to a copy of the package; a test must fail by an assertion.
 
-    python tests/mutations.py                 # all of them: 10 to 20 minutes
-    python tests/mutations.py seed signature  # those whose names contain one of these words
-    python tests/mutations.py --list          # their names; nothing is run
-    python tests/mutations.py --check         # whether every old text is still found; nothing is run
+    python -m tests.mutations                 # all of them: 10 to 20 minutes
+    python -m tests.mutations seed signature  # those whose names contain one of these words
+    python -m tests.mutations --list          # only print their names
+    python -m tests.mutations --check         # only check that all texts and tests exist
 
 Run it before tests are deleted or merged, and after code was moved. A mutation names a file of the package, a text that
-stands there once, what takes its place, and the test files that must notice. The repository is copied once to a
-temporary folder; nothing here is changed. Of each mutation one line is told:
+occurs there once, its replacement, and the tests that detect the fault. The repository is copied once to a temporary
+folder and is not changed itself. One line is printed for each mutation:
 
-- killed: a test failed, as it should;
-- SURVIVED: all these tests pass over the fault. Write the test that is missing;
-- LOST: the old text does not stand once in the file, nor once in all of the package. Code changed: mend the mutation;
-- BROKEN: pytest could not run at all (a file of tests is gone, or the changed package cannot be imported).
+- killed: a test failed by an assertion;
+- SURVIVED: all tests passed. Write the missing test;
+- CRASHED: tests failed, but by exceptions only. Name a test that asserts the behavior, or write it;
+- LOST: the old text does not occur exactly once in the file. Fix the mutation;
+- BROKEN: pytest could not run (a test is missing, or the package cannot be imported).
 
-The exit status is 0 when every mutation was killed. Slow tests take part only where a mutation says so.
+The exit status is 0 if every mutation was killed. Slow tests run only if they are named with ``file::test``.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -30,11 +32,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "privacy_assets"
 SKIPPED = shutil.ignore_patterns(".*", "docs", "dist", "build")
+ASSERTION = re.compile(r" - (AssertionError|assert |Failed: )")  # includes pytest.raises without an error
 
 
 @dataclass(frozen=True)
 class Mutation:
-    """``file`` below the package; ``old`` stands in it once; ``tests``, files below tests/ or tests of one."""
+    """Fault in ``file`` (relative to the package), where ``old`` occurs once.
+
+    ``tests`` are files in tests/ or tests in them.
+    """
 
     name: str
     file: str
@@ -42,29 +48,31 @@ class Mutation:
     new: str
     tests: tuple[str, ...]
 
-    def place(self, root: Path) -> Path | None:
-        """The file with the old text: the one named, else the only one of the package that has it, once."""
-        files = [root / PACKAGE / self.file, *sorted((root / PACKAGE).rglob("*.py"))]
-        found = [path for path in files if path.is_file() and path.read_text().count(self.old) == 1]
-        return found[0] if found[:1] == files[:1] or len(found) == 1 else None
+    def is_lost(self, root: Path) -> bool:
+        """Whether the old text does not occur exactly once in the file, or a named test does not exist."""
+        path = root / PACKAGE / self.file
+        if not path.is_file() or path.read_text().count(self.old) != 1:
+            return True
+        for name in self.tests:
+            file, _, test = name.partition("::")
+            if not (root / "tests" / file).is_file():
+                return True
+            if test and f"def {test}(" not in (root / "tests" / file).read_text():
+                return True
+        return False
 
 
 MUTATIONS = [
     # --- statistics ---
     Mutation(
         "direction dropped: every statistic is one-sided",
-        "stats/results.py", "direction=self.direction,", "",
-        ("stats/test_results.py", "metrics/test_dcr.py"),
+        "stats/estimates.py", "direction=self.direction,", "",
+        ("stats/test_estimates.py", "metrics/test_dcr.py"),
     ),
     Mutation(
         "null value of the spec dropped",
-        "stats/results.py", "null=float(null if self.null is None else self.null)", "null=float(null or 0.0)",
-        ("stats/test_results.py", "metrics/test_membership_inference.py"),
-    ),
-    Mutation(
-        "train and holdout swapped in closeness",
-        "metrics/dcr/matches.py", "train, holdout, synthetic = tables", "holdout, train, synthetic = tables",
-        ("metrics/test_dcr.py",),
+        "stats/estimates.py", "null=float(null if self.null is None else self.null)", "null=float(null or 0.0)",
+        ("stats/test_estimates.py", "metrics/test_membership_inference.py"),
     ),
     Mutation(
         "train and holdout swapped in the labels of subjects",
@@ -73,7 +81,7 @@ MUTATIONS = [
     ),
     Mutation(
         "train and holdout swapped in singling out",
-        "metrics/singling_out/evidence.py",
+        "metrics/singling_out/metric.py",
         "(found.in_train == 1)", "(found.in_unseen == 1)",
         ("metrics/test_singling_out.py",),
     ),
@@ -84,7 +92,7 @@ MUTATIONS = [
     ),
     Mutation(
         "draws depend on the order of the people",
-        "stats/subjects.py", "weights = weights[np.lexsort(weights.T)]", "weights = weights[:]",
+        "stats/inference.py", "weights = weights[np.lexsort(weights.T)]", "weights = weights[:]",
         ("metrics/test_every_metric.py",),
     ),
     Mutation(
@@ -94,8 +102,8 @@ MUTATIONS = [
     ),
     Mutation(
         "numbers that are not measurable come back from JSON as zeros",
-        "stats/results.py", "math.nan if data[key] is None else", "0.0 if data[key] is None else",
-        ("stats/test_results.py", "metrics/test_every_metric.py"),
+        "stats/estimates.py", "math.nan if data[key] is None else", "0.0 if data[key] is None else",
+        ("stats/test_estimates.py", "metrics/test_every_metric.py"),
     ),
     Mutation(
         "labels permuted by row instead of by subject",
@@ -111,14 +119,14 @@ MUTATIONS = [
     ),
     Mutation(
         "off by one in ties: rows at the quantile count as below it",
-        "metrics/dcr/privacy_score.py",
+        "metrics/dcr.py",
         'below = np.searchsorted(ordered, self.values, side="left")',
         'below = np.searchsorted(ordered, self.values, side="right")',
         ("metrics/test_dcr.py",),
     ),
     Mutation(
-        "a row that several people have counts as somebody's own",
-        "metrics/dcr/identical.py", "return holders[ids] == 1", "return holders[ids] >= 1",
+        "a row that several people have counts as a single subject's row",
+        "metrics/dcr.py", "return holders[ids] == 1", "return holders[ids] >= 1",
         ("metrics/test_dcr.py",),
     ),
     Mutation(
@@ -135,57 +143,57 @@ MUTATIONS = [
     # --- policy ---
     Mutation(
         "NaN passes a limit",
-        "stats/limits.py",
+        "policy.py",
         "return not (measured <= self.value if self.at_most is not None else measured >= self.value)",
         "return measured > self.value if self.at_most is not None else measured < self.value",
         ("test_policy.py",),
     ),
     Mutation(
         "a statistic that is not measurable is judged",
-        "stats/limits.py", "if not estimate.measurable:", "if False:",
+        "policy.py", "if not estimate.measurable:", "if False:",
         ("test_policy.py",),
     ),
     Mutation(
         "limits on lower bounds ignored",
-        "stats/limits.py",
-        "attempt) for limit in self.limits)", 'attempt) for limit in self.limits if limit.bound != "lower")',
+        "policy.py",
+        "attempt) for limit in self.limits)", 'attempt) for limit in self.limits if limit.bound != "significant")',
         ("test_policy.py",),
     ),
     Mutation(
         "a leak that was shown fails no limit",
-        "stats/limits.py", "if limit.exceeded_by(significant):", "if False:",
+        "policy.py", "if limit.exceeded_by(significant):", "if False:",
         ("test_policy.py",),
     ),
     Mutation(
         "the far side of a two-sided statistic ignored",
-        "stats/limits.py", 'return max(up, down) if bound == "upper"', 'return up if bound == "upper"',
+        "policy.py", '"conservative": max(up, down),', '"conservative": up,',
         ("test_policy.py",),
     ),
     Mutation(
         "decision on rounded values",
-        "stats/limits.py",
+        "policy.py",
         "return not (measured <= self.value if", "measured = round(measured, 2); return not (measured <= self.value if",
         ("test_policy.py",),
     ),
     Mutation(
         "too few subjects are enough",
-        "stats/limits.py", "if lacking > 0:", "if False:",
+        "policy.py", "if lacking > 0:", "if False:",
         ("test_policy.py",),
     ),
     Mutation(
         "what is undecided passes",
-        "stats/limits.py",
+        "policy.py",
         "if limit.exceeded_by(measured):\n        if limit.bound", "if False:\n        if limit.bound",
         ("test_policy.py",),
     ),
     Mutation(
         "further attempts are judged as the first",
-        "stats/limits.py", "far = widening(attempt, estimate.confidence)", "far = widening(1, statistic.confidence)",
+        "policy.py", "far = widening(attempt, estimate.confidence)", "far = widening(1, estimate.confidence)",
         ("test_policy.py",),
     ),
     Mutation(
         "what cannot be assessed passes",
-        "stats/limits.py", 'return self.status == "pass"', 'return self.status != "fail"',
+        "policy.py", 'return self.status == "pass"', 'return self.status != "fail"',
         ("test_policy.py",),
     ),
     # --- gate ---
@@ -207,7 +215,7 @@ MUTATIONS = [
     Mutation(
         "the seal of the split is not checked",
         "gate/gate.py", "if (found.body, found.sha256) != (", "if found is None and () != (",
-        ("plugin/test_storage_writers.py", "plugin/test_routes_gate.py"),
+        ("dagster/test_storage_writers.py::test_rows_moved_between_train_and_holdout_are_refused",),
     ),
     Mutation(
         "an attestation fits every snapshot",
@@ -226,7 +234,7 @@ MUTATIONS = [
     ),
     Mutation(
         "publishing does not ask the memory of failures",
-        "gate/gate.py", "judged.check_memory(self._remembered(policy, place, stated.content, pool_partitions))", "pass",
+        "gate/gate.py", "check_memory(self._remembered(policy, place, stated.content, shared_subjects))", "pass",
         ("gate/test_failures.py",),
     ),
     Mutation(
@@ -236,17 +244,42 @@ MUTATIONS = [
     ),
     Mutation(
         "read without hashing",
-        "gate/snapshot.py", "if hashlib.sha256(data).hexdigest() != sha256:", "if False:",
-        ("gate/test_snapshots.py", "gate/test_gate.py"),
+        "infra/files.py",
+        """
+            return None
+        size = stream.tell()
+        stream.seek(0)
+        data = stream.read(size)
+    return data if hashlib.sha256(data).hexdigest() == sha256 else None
+""",
+        """
+            pass
+        stream.seek(0)
+        return stream.read()
+""",
+        ("gate/test_snapshots.py::test_no_flipped_bit_of_a_table_is_accepted",),
     ),
     Mutation(
         "any policy will do",
-        "gate/attestation.py", "if attestation.policy_digest != policy.digest():", "if False:",
+        "gate/attestation.py", "if attestation.policy_digest != policy_digest(policy):", "if False:",
         ("gate/test_gate.py",),
     ),
     Mutation(
         "a failed verdict is published",
-        "gate/attestation.py", 'if attestation.verdict != "pass" or judgement.verdict != "pass":', "if False:",
+        "gate/attestation.py", 'if verdict.status != "pass" or verdict.broken:', "if False:",
+        ("gate/test_gate.py",),
+    ),
+    Mutation(
+        "the private results are not evaluated again",
+        "gate/gate.py",
+        "check_verdict(policy.judge(self._kept(stated, taken), stated.attempt), stated.remembered)", "pass",
+        ("gate/test_gate.py",),
+    ),
+    Mutation(
+        "a private result that was changed is believed",
+        "gate/gate.py",
+        'if self._result_digest(data := records(folder, what, file).get(file, b"")) != digest:',
+        'if not (data := records(folder, what, file).get(file, b"")):',
         ("gate/test_gate.py",),
     ),
     Mutation(
@@ -269,11 +302,11 @@ MUTATIONS = [
         "gate/publication_attempts.py", "number = 1 + max((number for number, _ in known), default=0)", "return 1",
         ("gate/test_every_place.py",),
     ),
-    # --- what is told ---
+    # --- redaction ---
     Mutation(
         "errors of others pass with their words",
         "pipeline/redaction.py", "if not isinstance(error, (PrivacyAssetsError, *passing)):", "if False:",
-        ("plugin/test_planted_values.py",),
+        ("routes/test_planted_values.py", "test_redaction.py"),
     ),
     Mutation(
         "what a step prints is kept by Airflow",
@@ -285,47 +318,48 @@ MUTATIONS = [
     # --- generators ---
     Mutation(
         "seed of a Bayesian network ignored",
-        "generators/baynet.py",
+        "generators/bayes.py",
         "rng, sizes = np.random.default_rng(seed), self.domains.sizes",
         "rng, sizes = np.random.default_rng(0), self.domains.sizes",
-        ("generators/test_every_generator.py", "generators/test_baynet.py"),
+        ("generators/test_every_generator.py", "generators/test_bayes.py"),
     ),
     Mutation(
         "seed of the trees ignored",
         "generators/synthpop.py",
         "np.random.SeedSequence(seed, spawn_key=(place,))", "np.random.SeedSequence(0, spawn_key=(place,))",
-        ("generators/test_every_generator.py", "generators/test_trees.py"),
+        ("generators/test_every_generator.py", "generators/test_synthpop.py"),
     ),
 ]  # fmt: skip
 
 
 def outcome(mutation: Mutation, copy: Path) -> str:
-    """Put the fault into the copy, run its tests, and take it out again."""
-    place = mutation.place(copy)
-    if place is None:
-        return f"LOST      the text {mutation.old!r} does not stand once in {mutation.file}, nor elsewhere"
-    where, text = place.relative_to(copy), place.read_text()
-    kept = place.with_suffix(".kept")
-    shutil.move(place, kept)  # with its times: what was compiled from it stays good
+    """Apply the fault to the copy, run its tests, and undo it."""
+    if mutation.is_lost(copy):
+        return f"LOST      {mutation.file}: {mutation.old!r}, {mutation.tests}"
+    path = copy / PACKAGE / mutation.file
+    text, kept = path.read_text(), path.with_suffix(".kept")
+    shutil.move(path, kept)  # keeps its timestamps, so that its compiled code stays valid
+    slow = ["-m", "slow or not slow"] if all("::" in name for name in mutation.tests) else []
     try:
-        place.write_text(text.replace(mutation.old, mutation.new))
+        path.write_text(text.replace(mutation.old, mutation.new))
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider",
+            [sys.executable, "-m", "pytest", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider", *slow,
              *(f"tests/{name}" for name in mutation.tests)],
-            cwd=copy, env={**os.environ, "PYTHONPATH": str(copy)}, capture_output=True, text=True,
+            cwd=copy, env={**os.environ, "PYTHONPATH": str(copy), "COLUMNS": "1000"}, capture_output=True, text=True,
         )  # fmt: skip
     finally:
-        shutil.move(kept, place)
+        shutil.move(kept, path)
     if done.returncode == 0:
-        return f"SURVIVED  {where}: {', '.join(mutation.tests)}"
-    noticed = [line for line in done.stdout.splitlines() if line.startswith("FAILED ")]
-    if done.returncode != 1 or not noticed:
-        return f"BROKEN    {where}: pytest ended with {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
-    return f"killed    by {noticed[0].removeprefix('FAILED ').partition(' - ')[0]}"
+        return f"SURVIVED  {mutation.file}: {', '.join(mutation.tests)}"
+    failed = [line.removeprefix("FAILED ") for line in done.stdout.splitlines() if line.startswith("FAILED ")]
+    if done.returncode != 1 or not failed:
+        return f"BROKEN    {mutation.file}: exit status {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+    asserted = [line for line in failed if ASSERTION.search(line)]
+    return f"killed    by {asserted[0].partition(' - ')[0]}" if asserted else f"CRASHED   {failed[0]}"
 
 
 def main(arguments: list[str]) -> int:
-    """See the docstring of this file."""
+    """Run or list the chosen mutations, as described in the docstring of this file."""
     options = {word for word in arguments if word.startswith("--")}
     words = [word for word in arguments if word not in options]
     chosen = [one for one in MUTATIONS if not words or any(word in one.name for word in words)]
@@ -333,11 +367,9 @@ def main(arguments: list[str]) -> int:
         print("\n".join(one.name for one in chosen))
         return 0
     if "--check" in options:
-        gone = [one for one in chosen if one.place(ROOT) is None]
-        files = {one: [ROOT / "tests" / name.partition("::")[0] for name in one.tests] for one in chosen}
-        gone += [one for one, tests in files.items() if not all(path.is_file() for path in tests)]
-        print("\n".join(f"LOST  {one.name}: {one.file}, {one.old!r}, {one.tests}" for one in gone) or "all are found")
-        return bool(gone)
+        lost = [one for one in chosen if one.is_lost(ROOT)]
+        print("\n".join(f"LOST  {one.name}: {one.file}, {one.old!r}, {one.tests}" for one in lost) or "none is lost")
+        return bool(lost)
     bad = 0
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / ROOT.name

@@ -1,4 +1,4 @@
-"""Processes that are killed in the middle of their work, and what must be gone afterwards."""
+"""Run processes that are killed during their work, and check that their children are gone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def gone(pid: int, seconds: float = 60) -> bool:
-    """True when the process has ended (a zombie has), in time."""
+    """Return whether the process ends in time (a zombie has ended)."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         try:
@@ -24,7 +24,7 @@ def gone(pid: int, seconds: float = 60) -> bool:
 
 
 def killed(arguments: list[str], note: Path, seconds: float = 600, **variables: str) -> list[int]:
-    """Start Python with ``arguments``, kill it (-9) once ``note`` is whole (it ends with "."); the pids noted there."""
+    """Start Python with ``arguments``, kill it (-9) once ``note`` ends with "."; return the pids in the note."""
     path = os.pathsep.join(sys.path)
     with subprocess.Popen([sys.executable, *arguments], env={**os.environ, "PYTHONPATH": path, **variables}) as process:
         end = time.monotonic() + seconds

@@ -1,4 +1,7 @@
-"""Whether a Ray cluster can be started on this machine; a test that needs one is skipped, and says why it cannot."""
+"""Check whether a Ray cluster can start on this machine.
+
+A test that needs one is skipped otherwise, with the reason.
+"""
 
 import os
 import subprocess
@@ -11,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from privacy_assets.storage.files import locked
+from privacy_assets.infra import folders
 
 _CODE = """
 import ray
@@ -41,7 +44,8 @@ def need_ray() -> None:
 
 @contextmanager
 def ray_alone() -> Iterator[None]:
-    """No other test has a cluster in the ``with`` block: without an address Ray connects to any that runs here."""
+    """Keep other tests' clusters out of the ``with`` block: without an address Ray connects to any local one."""
     need_ray()
-    with locked(Path(tempfile.gettempdir()) / f"privacy-assets-tests-ray-{os.getuid()}.lock"):
+    lock = f"privacy-assets-tests-ray-{os.getuid()}.lock"
+    with folders.opened(Path(tempfile.gettempdir())) as folder, folders.locked(folder, lock):
         yield

@@ -1,4 +1,4 @@
-"""A real object store for tests: an S3 server of this machine's own, one request at a time, as a store answers them."""
+"""A real object store for tests: a local S3 server that processes one request at a time."""
 
 import os
 import socket
@@ -24,7 +24,7 @@ _buckets = count(1)
 
 
 def free_port() -> int:
-    """A port that nobody listens at."""
+    """Return a free port."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
@@ -69,8 +69,8 @@ def _until_ready(running: "subprocess.Popen[bytes]", url: str) -> None:
 
 
 @contextmanager
-def reaching(environment: dict[str, str]) -> Iterator[None]:
-    """This process, and those that it starts, find the store; clients made before are forgotten."""
+def extend_to_null(environment: dict[str, str]) -> Iterator[None]:
+    """Let this process and its children find the store; existing clients are discarded."""
     import s3fs
 
     with pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,4 @@
-"""Tables of tests, made of frames."""
+"""Test tables built from frames."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from privacy_assets.metrics.inputs import MetricInputs
+from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.tables.schema import TableSchema
 from privacy_assets.tables.table import Table
 
@@ -15,17 +15,17 @@ Frames = Mapping[str, pd.DataFrame | Table]
 
 
 def as_table(frame: pd.DataFrame | Table, schema: TableSchema | None = None) -> Table:
-    """A frame as a table of its own schema, or of ``schema``; it may have no rows."""
+    """Convert a frame to a table with an inferred schema, or with ``schema``; it may be empty."""
     if isinstance(frame, Table):
         return frame
     return Table.read(frame) if schema is None else Table.of(frame, schema, where="t", smallest=0)
 
 
 def as_tables(frames: Sequence[pd.DataFrame | Table], schema: TableSchema) -> list[Table]:
-    """Frames as tables of one schema."""
+    """Convert frames to tables of one schema."""
     return [as_table(frame, schema) for frame in frames]
 
 
-def metric_inputs(schema: TableSchema, frames: Frames, *given: Any, **more: Any) -> MetricInputs:
-    """What metrics are given, of frames by role."""
-    return MetricInputs(schema, {role: as_table(frame, schema) for role, frame in frames.items()}, *given, **more)
+def metric_inputs(schema: TableSchema, frames: Frames, *given: Any, **more: Any) -> EvaluationInputs:
+    """Build the inputs of metrics from frames by role."""
+    return EvaluationInputs(schema, {role: as_table(frame, schema) for role, frame in frames.items()}, *given, **more)

@@ -1,4 +1,4 @@
-"""The adaptive adversary: knows the filter, tries again and again, knows all past releases, refits and averages."""
+"""The adaptive adversary: knows the filter, retries, knows all past releases, refits and averages."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from privacy_assets.evaluation import prepare_inputs, run_metrics
+from privacy_assets.evaluation.evaluate import read_inputs, run_metrics
 from privacy_assets.generators import build_generator
 from privacy_assets.generators.filters import MemorizationFilter, SimilarityFilter
-from privacy_assets.metrics.cumulative_disclosure import CumulativeDisclosure
+from privacy_assets.metrics.policies import default_policy
 from privacy_assets.metrics.registry import build_metric
-from privacy_assets.policy import Policy
-from privacy_assets.stats.limits import Limit, judge_limit
-from privacy_assets.stats.results import Estimate, MetricResult
-from privacy_assets.tables.encoding import Encoder
-from privacy_assets.tables.schema import infer_schema
+from privacy_assets.metrics.reruns import CumulativeDisclosure
+from privacy_assets.policy import Limit, judge_limit
+from privacy_assets.stats.estimates import Estimate, MetricResult
+from privacy_assets.tables.contract import infer_schema
+from privacy_assets.tables.encoding import TabularEncoder
 from tests.tables import as_table, as_tables
 
-LOOKS = Policy.default(["dcr", "membership_inference"])
+LOOKS = default_policy(["dcr", "membership_inference"])
 
 
 def people(rows: int, seed: int) -> pd.DataFrame:
@@ -40,14 +40,14 @@ SCHEMA = infer_schema(pd.concat([TRAIN, HOLDOUT]))
 
 
 def verdict(synthetic: pd.DataFrame) -> str:
-    inputs = prepare_inputs(TRAIN, HOLDOUT, synthetic)
-    return LOOKS.judge(run_metrics(inputs, {name: build_metric(name) for name in LOOKS.metrics})).verdict
+    inputs = read_inputs(TRAIN, HOLDOUT, synthetic)
+    return LOOKS.judge(run_metrics(inputs, {name: build_metric(name) for name in LOOKS.metrics})).status
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [SimilarityFilter, MemorizationFilter])
 def test_copies_moved_just_out_of_the_filter_are_refused(kind: type) -> None:
-    """The adversary knows the radius: every copy is moved by one and a half of it, and passes the filter."""
+    """The adversary knows the radius: every copy is moved by one and a half times it, and passes the filter."""
     fitted = kind().fit(as_tables([TRAIN, HOLDOUT], SCHEMA), SCHEMA)
     evading = TRAIN.assign(score=(TRAIN["score"] + 1.5 * fitted.radius * TRAIN["score"].std()).round(4))
     hidden = evading[~fitted.exposed(as_table(evading, SCHEMA))]
@@ -61,7 +61,7 @@ def test_copies_moved_just_out_of_the_filter_are_refused(kind: type) -> None:
 
 @pytest.mark.parametrize("policy_counts", [True, False])
 def test_whoever_tries_again_and_again_seldom_passes_a_leak(policy_counts: bool) -> None:
-    """500 adversaries whose true leak is just above the limit, 50 tries each: a conservative bound within it by
+    """500 adversaries whose true leak is just above the limit, 50 tries each: a conservative bound is within it only by
     luck.
     """
     rng, limit, error = np.random.default_rng(0), Limit("m.f", at_most=0.1), 0.02
@@ -81,24 +81,27 @@ def test_whoever_tries_again_and_again_seldom_passes_a_leak(policy_counts: bool)
 
 @pytest.mark.slow
 def test_refitting_and_averaging_add_up() -> None:
-    """Trees with small leaves, fitted six times anew: whoever holds all six tables tells members better than with one,
-    and the union says so."""
-    generator = build_generator("synthpop", {"min_leaf": 12, "smoothing": False})
+    """Trees with small leaves, fitted six times.
+
+    All six tables together reveal members better than one, and the union shows it.
+    """
+    generator = build_generator("synthpop", {"min_samples_leaf": 12, "smoothing": False})
     train = as_table(TRAIN, SCHEMA)
     made = [generator.fit(train, seed=seed).sample(len(train), seed=seed) for seed in range(6)]
     tables = [table.frame() for table in made]
     found = []
     for earlier in (tables[1:2], tables[1:]):
-        inputs = prepare_inputs(TRAIN, HOLDOUT, tables[0], released=earlier)
-        found.append(CumulativeDisclosure(permutations=499).measure(inputs).estimates)
+        inputs = read_inputs(TRAIN, HOLDOUT, tables[0], earlier_releases=earlier)
+        found.append(CumulativeDisclosure(n_permutations=499).measure(inputs).estimates)
     two, six = ({estimate.name: estimate for estimate in estimates} for estimates in found)
     assert six["advantage_any"].value > two["advantage_any"].value
     assert six["advantage_any"].low > 0.025
     results = {"cumulative_disclosure": MetricResult("cumulative_disclosure", found[1])}
-    assert Policy.default(["cumulative_disclosure"]).judge(results).verdict == "fail"
+    assert default_policy(["cumulative_disclosure"]).judge(results).status == "fail"
 
-    # Independent: the adversary averages the closeness of all tables to a row, and wins more than by one of them.
-    encoder = Encoder.fit([train], SCHEMA, others=made)
+    # Independently of the metric: the adversary averages the closeness of all tables to a row, and gains over one
+    # table.
+    encoder = TabularEncoder.fit([train], SCHEMA, others=made)
     rows = [encoder.transform(table).dense for table in (train, as_table(HOLDOUT, SCHEMA), *made)]
     sides, released = rows[:2], rows[2:]
     scores = [np.mean([_nearest(side, table) for table in released], axis=0) for side in sides]
@@ -112,5 +115,5 @@ def _nearest(rows: np.ndarray, table: np.ndarray) -> np.ndarray:
 
 
 def _auc(members: np.ndarray, others: np.ndarray) -> float:
-    """Chance that a member is nearer than somebody else."""
+    """Probability that a member is nearer than a non-member."""
     return float((members[:, None] < others[None]).mean() + (members[:, None] == others[None]).mean() / 2)

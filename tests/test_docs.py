@@ -1,5 +1,7 @@
 """The documentation: its commands and code run, its links resolve, its tables are the registry's.
 
+The names and calls in it: ``tests/test_docs_names.py``.
+
 ``UPDATE_DOCS=1 python -m pytest tests/test_docs.py -k default_limits`` rewrites the table of docs/policy.md.
 """
 
@@ -13,8 +15,8 @@ import subprocess
 import sys
 import tomllib
 from dataclasses import MISSING
+from math import isnan
 from pathlib import Path
-from typing import Any
 
 import dagster as dg
 import numpy as np
@@ -22,21 +24,20 @@ import pandas as pd
 import pytest
 import yaml
 
-import privacy_assets
-from privacy_assets import PrivacyGate, evaluate
+from privacy_assets import PrivacyGate
 from privacy_assets.cli.main import main
-from privacy_assets.embedding.settings import EmbedderSettings
+from privacy_assets.distances.embedder_settings import EmbedderSettings
 from privacy_assets.generators import GENERATORS
-from privacy_assets.generators.filters.registry import FILTERS
-from privacy_assets.metrics.registry import METRICS, default_metrics, statistic_specs
-from privacy_assets.pipeline.plan import TablePlan
+from privacy_assets.generators.filters import FILTERS
+from privacy_assets.infra.settings import settings_of
+from privacy_assets.metrics.policies import load_policy
+from privacy_assets.metrics.registry import METRICS, statistic_specs
+from privacy_assets.metrics.shadow_membership.attacks import ATTACKS
+from privacy_assets.metrics.shadow_membership.audit import AuditConfig
+from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.spec import GROUPS, Group, TableSpec
-from privacy_assets.policy import Policy
-from privacy_assets.settings import settings_of
-from privacy_assets.shadow.attacks import ATTACKS
-from privacy_assets.shadow.plan import AuditPlan
-from privacy_assets.stats.limits import Limit
-from privacy_assets.stats.results import plain
+from privacy_assets.policy import Limit
+from privacy_assets.stats.estimates import to_jsonable
 from resources.local import RESOURCES
 
 ROOT = Path(__file__).parents[1]
@@ -48,8 +49,6 @@ PAGES = [
     *(page for name in ("docs", "examples") for page in sorted((ROOT / name).rglob("*.md"))),
     *REPORTS,
 ]
-START = "<!-- limits: written by UPDATE_DOCS=1 python -m pytest tests/test_docs.py -k default_limits -->\n"
-END = "<!-- end of limits -->"
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -58,7 +57,7 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 def commands(page: Path) -> list[list[str]]:
-    """The words of every command line in sh blocks; comments dropped, continued lines joined."""
+    """The arguments of every command line in sh blocks; comments dropped, continued lines joined."""
     lines = "\n".join(blocks(page, "sh")).replace("\\\n", " ").splitlines()
     return [words for words in (shlex.split(line, comments=True) for line in lines) if words]
 
@@ -68,7 +67,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder with small tables under the names that the README uses."""
     rng = np.random.default_rng(0)
     (tmp_path / "data").mkdir()
-    for name in ("train", "holdout", "synthetic", "t", "h", "s"):
+    for name in ("train", "holdout", "synthetic"):
         frame = pd.DataFrame(rng.normal(size=(150, 3)), columns=["a", "b", "c"])
         frame["visits"] = rng.poisson(3, len(frame))
         frame.to_parquet(tmp_path / f"{name}.parquet")
@@ -84,7 +83,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_make_targets_of_the_readme_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = {words[1] for words in commands(README) if words[0] == "make"}
-    assert {"demo", "test", "ui", "demo-leak", "help"} <= named <= targets
+    assert {"demo", "test"} <= named <= targets
 
 
 def test_the_commands_without_make_name_what_is_there(capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,21 +111,21 @@ def test_every_extra_that_is_named_is_there() -> None:
     assert {"torch", "dagster", "ui"} <= {one for name in named for one in name.split(",")} <= extras
 
 
-SMALL_AUDIT = ["--records=2", "--shadows=8", "--tests=4", "--size=40"]
+SMALL_AUDIT = ["--max-targets=2", "--shadows=8", "--tests=4", "--size=40"]
 SMALL_PLAN = ["--train=30", "--holdout=20", "--draws=1"]
 SMALL_STUDY = ["--no-embedder", "--metrics=dcr", "--fractions=0,1", "--noise=0"]
 
 
 @pytest.mark.parametrize(
     ("page", "ended", "written", "words"),
-    [  # by command: its exit status, and what makes it quick enough; 150 rows are not assessable
-        ("README.md", {"evaluate": (1, ["--device=cpu"]), "plan": (1, SMALL_PLAN)}, ["report.json", "report.html"],
+    [  # by command: its exit status, and arguments that make it quick; 150 rows are not assessable
+        ("README.md", {"evaluate": (1, ["--device=cpu"]), "power": (1, SMALL_PLAN)}, ["report.json", "report.html"],
          "not assessable"),
         ("docs/audit.md", {"audit": (0, SMALL_AUDIT)}, ["audit.json", "checkpoint"], "AUC over records"),
-        ("docs/controls.md", {"calibrate": (0, SMALL_STUDY)}, ["study/calibration.html"], "never back"),
+        ("docs/controls.md", {"leak-study": (0, SMALL_STUDY)}, ["study/leak_study.html"], "never back"),
         pytest.param("docs/generators.md",
                      {"generators": (0, []), "generate": (0, []), "evaluate": (1, ["--no-embedder"])},
-                     ["synthetic.parquet", "more.csv"], "NOT JUDGED", marks=pytest.mark.slow),
+                     ["synthetic.parquet", "more.csv"], "NOT EVALUATED", marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_the_commands_of_the_pages_run(
@@ -140,20 +139,6 @@ def test_the_commands_of_the_pages_run(
         assert main([*given, *more]) == status
     assert all((folder / name).stat().st_size for name in written)
     assert words in "".join(capsys.readouterr())
-
-
-def test_the_commands_inside_the_text_exist(capsys: pytest.CaptureFixture[str]) -> None:
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
-    assert set(re.findall(r"`make ([a-z-]+)", text)) <= targets
-    named = re.findall(r"`privacy-assets ([^`]+)`", text)
-    assert named
-    for words in map(shlex.split, named):
-        with pytest.raises(SystemExit) as caught:
-            main([words[0], "--help"])
-        assert caught.value.code == 0
-        offered = capsys.readouterr().out
-        assert all(word in offered for word in words[1:])
 
 
 def test_the_benchmarks_of_the_pages_exist_with_their_options(
@@ -179,8 +164,8 @@ def test_the_benchmarks_of_the_pages_exist_with_their_options(
 
 def test_the_python_of_the_readme_runs(folder: Path) -> None:
     names: dict[str, object] = {}
-    codes = [code for code in blocks(README, "python") if "airflow" not in code]  # see tests/plugin/test_airflow.py
-    assert sum("build_privacy_assets(" in code for code in codes) == 3
+    codes = [code for code in blocks(README, "python") if "airflow" not in code]  # see tests/airflow/test_airflow.py
+    assert sum("build_privacy_assets(" in code for code in codes) == 1
     for code in codes:
         exec(compile(code, "README.md", "exec"), names)
     dg.Definitions.validate_loadable(names["defs"])
@@ -191,7 +176,7 @@ def test_the_python_of_the_readme_runs(folder: Path) -> None:
 def test_the_yaml_of_the_pages_loads(folder: Path) -> None:
     loaded = {"component": 0, "instance": 0, "policy": 0, "table": 0}
     for page in PAGES:
-        if page.name == "CONTRIBUTING.md":  # whose metric is not there: see test_contributing.py
+        if page.name == "CONTRIBUTING.md":  # its metric does not exist here: see test_contributing.py
             continue
         for text in blocks(page, "yaml"):
             data = yaml.safe_load(text)
@@ -212,13 +197,13 @@ def test_the_yaml_of_the_pages_loads(folder: Path) -> None:
                     assert logs == "NoOpComputeLogManager"
                 loaded["instance"] += 1
             elif "source" in data:
-                assert TablePlan.of(TableSpec(**data)).subject == data["subject"]
+                assert ResolvedTable.of(TableSpec(**data)).spec.data.subject == data["subject"]
                 loaded["table"] += 1
             else:
-                policy = Policy.from_dict(data, source=page.name)
+                policy = load_policy(data)
                 assert {limit.statistic for limit in policy.limits} <= set(statistic_specs())
                 loaded["policy"] += 1
-    assert loaded == {"component": 2, "instance": 2, "policy": 5, "table": 1}
+    assert loaded == {"component": 1, "instance": 2, "policy": 5, "table": 1}
 
 
 def test_every_generator_is_described() -> None:
@@ -228,76 +213,93 @@ def test_every_generator_is_described() -> None:
     assert sorted(described) == sorted(GENERATORS)
 
 
-@pytest.mark.slow
-def test_the_numbers_about_the_split_come_from_the_script(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The figures of all splits; verdict and limits, for which everything has to be measured, by row."""
-    report = ROOT / "benchmarks" / "results" / "splits.md"
-    code = blocks(report, "python")
-    assert len(code) == 1
-    limited = [name for name in default_metrics() if METRICS[name].default_limits]
-    quick = ["dcr", "membership_inference"]
-    asked = iter([quick] * 2 + [limited] * 2 + [quick] * 2)
-
-    def measured(*tables: Any, **options: Any) -> Any:
-        return evaluate(*tables, metrics=next(asked), **options)
-
-    monkeypatch.setattr(privacy_assets, "evaluate", measured)
-    exec(compile(code[0], report.name, "exec"), {})
-    printed = capsys.readouterr().out.splitlines()
-    shown = [line for line in report.read_text(encoding="utf-8").splitlines() if line.startswith("| by ")]
-    assert len(printed) == 3 and printed[1] in shown
-    figures = (1, 2, 4, 5)  # without verdict and broken limits
-    told, written = ([[line.split("|")[at] for at in figures] for line in lines] for lines in (printed[::2], shown))
-    assert [cells for cells in told if cells not in written] == []
-
-
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
 def limits_text() -> str:
-    """The table of default limits as docs/policy.md holds it, and the statistics without one."""
-    specs = statistic_specs()
+    """Return the table of default limits in docs/policy.md."""
     lines = [
-        "| statistic | direction | null | default limit | bound | smallest n | where the number comes from |",
-        "|---|---|---|---|---|---|---|",
+        "| statistic | default limit | bound | min_subjects | source of the number |",
+        "|---|---|---|---|---|",
     ]
     limits = [limit for metric in METRICS.values() for limit in metric.default_limits]
     for limit in limits:
-        spec = specs[limit.statistic]
         cells = [
             f"`{limit.statistic}`",
-            spec.direction.replace("_", " "),
-            "" if spec.null is None else f"{spec.null:g}",
             _limit(limit),
             limit.bound,
-            str(limit.smallest_n),
+            str(limit.min_subjects),
             limit.source,
         ]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    free = [f"- `{name}`" for name in specs if name not in {limit.statistic for limit in limits}]
-    return "\n".join([*lines, "", "Shown in the report, and limited by nothing by default:", "", *free, ""])
+    return "\n".join([*lines, "", "No other statistic has a default limit.", ""])
 
 
 def _limit(limit: Limit) -> str:
-    return f"at most {limit.at_most:g}" if limit.at_most is not None else f"at least {limit.at_least:g}"
+    return f"≤ {limit.at_most:g}" if limit.at_most is not None else f"≥ {limit.at_least:g}"
 
 
 def test_the_default_limits_are_those_of_the_registry() -> None:
-    page = POLICY.read_text(encoding="utf-8")
-    before, found, rest = page.partition(START)
-    shown, closed, after = rest.partition(END)
-    assert found and closed
-    expected = limits_text()
+    expect_part(POLICY, "limits", limits_text())
+
+
+def expect_part(page: Path, part: str, expected: str) -> None:
+    """Check the generated part of a page, or write it if UPDATE_DOCS is set."""
+    text = page.read_text(encoding="utf-8")
+    found = re.search(rf"<!-- {part}: .*?-->\n(.*?)<!-- end of {part} -->", text, re.DOTALL)
+    assert found, f"{page.name} has no part {part}"
     if os.environ.get("UPDATE_DOCS"):
-        POLICY.write_text(f"{before}{START}{expected}{END}{after}", encoding="utf-8")
-        shown = expected
-    assert shown == expected, f"docs/policy.md should hold (UPDATE_DOCS=1 writes it):\n{expected}"
+        page.write_text(text[: found.start(1)] + expected + text[found.end(1) :], encoding="utf-8")
+    else:
+        assert found[1] == expected, f"docs/{page.name} should contain (UPDATE_DOCS=1 writes it):\n{expected}"
+
+
+HOME = """
+## Home of a deployment
+
+A deployment is one folder, its home: `--home DIR` on the command line, `home=` of `ReleaseResource`, `PrivacyIOManager`
+and `AirflowDeployment`. The default is `DAGSTER_HOME`, else `./.dagster_home` on the command line. It contains three
+folders, each of which can be elsewhere:
+
+| folder | content | option | setting of `ReleaseResource`, `AirflowDeployment` | environment |
+|---|---|---|---|---|
+| `private` | memory of the gate, signing key, secret | `--private` | `private` | `PRIVACY_ASSETS_PRIVATE` |
+| `releases` | published tables | `--releases` | `releases` | `PRIVACY_ASSETS_RELEASES` |
+| `trusted_keys` | public keys whose signatures count | | `trusted_keys` | `PRIVACY_ASSETS_TRUSTED_KEYS` |
+
+The option or setting comes first, then a home that was named, then the environment; only for trusted keys the
+environment comes before the home. Commands and Airflow read the first two variables, Dagster those that the code names.
+If `releases` alone is named, commands and Airflow use the folders next to it.
+
+The first run writes the id of the deployment to a file `.privacy-assets` in each folder, and the layout to that of the
+private folder. A folder of another deployment is refused, and so is a private folder that has contents and no marker,
+or another layout. Copies of public keys need no marker. If the private folder is on disk and releases are in an object
+store, `privacy-assets prepare --releases URL --private DIR` marks both.
+
+No URL may contain credentials: the libraries of object stores read them from the environment, and in Airflow
+`store_conn_id` names a Connection. The only parameters of URLs are `versionId`, `generation`, `version`, `region`,
+`endpoint_url` and `format`. Names of columns and partitions have at most 128 visible characters in Unicode form
+NFC, to which names in files are converted. The escaped key of a partition has at most 200 bytes. YAML files contain
+plain decimal numbers, and no aliases, merge keys or tags.
+"""
+
+
+def allowed(domain: str) -> str:
+    """Return the allowed values with mathematical signs, for example "integer ≥ 1"."""
+    signs = {
+        r"^(an?|the) ": "",
+        r",? of at least ": " ≥ ",
+        r"\babove ": "> ",
+        r"\bbelow ": "< ",
+        r"\bat most (?=\d[\d.e+-]*$)": "≤ ",
+    }
+    for words, sign in signs.items():
+        domain = re.sub(words, sign, domain)
+    return domain
 
 
 def settings_text() -> str:
-    """The page of settings: one table for each part that has some."""
+    """Return the page of settings: a list for each part that has some; equal settings of parts of a kind once."""
     attacks = [kind for kind, _ in ATTACKS.values()]
     parts = [
         TableSpec,
@@ -306,27 +308,39 @@ def settings_text() -> str:
         *GENERATORS.values(),
         *FILTERS.values(),
         EmbedderSettings,
-        AuditPlan,
+        AuditConfig,
         *attacks,
     ]
     lines = [
         "# Settings",
         "",
-        "What can be set of a table, group by group, and of metrics, generators, filters, the embedder and the attacks",
-        "of an audit. A value of another type, or beyond its bounds, is an error that names the part and the setting.",
+        "Each line has a setting with its default, the allowed values, and the meaning. Another value is an error that",
+        "names the part and the setting. Settings of metrics and of the embedder belong to the",
+        "[policy](policy.md#settings-of-metrics); a table may set only the marked ones.",
     ]
+    described: dict[tuple[str, ...], str] = {}
     for part in parts:
         known = settings_of(part)
         if not known:
             continue
         title = " ".join(getattr(part, one) for one in ("part", "name") if hasattr(part, one))
         title = f"{title} of a table" if part in GROUPS else title
-        lines += ["", f"## {title}", "", "| setting | meaning | must be | default |", "|---|---|---|---|"]
+        own, shared = [], dict[str, list[str]]()
         for one in known:
-            own = one.default is None or one.default is MISSING or isinstance(one.default, Group)
-            default = "" if own else f"`{plain(one.default)}`"
-            lines.append(f"| `{one.name}` | {one.meaning} | {one.domain} | {default} |")
-    return "\n".join([*lines, ""])
+            unset = one.default is None or one.default is MISSING or isinstance(one.default, Group)
+            name = f"`{one.name}`" if unset else f"`{one.name} = {to_jsonable(one.default)}`"
+            key = (str(getattr(part, "part", "")).replace("audit", "metric"), one.name, one.meaning, one.domain)
+            first = described.setdefault(key, str(getattr(part, "name", title)))
+            if first != str(getattr(part, "name", title)):
+                shared.setdefault(first, []).append(name)
+                continue
+            meaning = f"{one.meaning} (a table may set it)" if one.by_table else one.meaning
+            evident = isinstance(one.default, Group | bool)
+            values = "" if evident else f" ({allowed(one.domain)})"
+            own.append(f"- {name}{values}: {meaning}")
+        own += [f"- as for `{first}`: {', '.join(names)}" for first, names in shared.items()]
+        lines += ["", f"## {title}", "", *own]
+    return "\n".join([*lines, HOME])
 
 
 def test_the_page_of_settings_is_written_from_their_declarations() -> None:
@@ -343,9 +357,18 @@ def test_every_setting_says_what_it_means(kind: type) -> None:
     assert all(one.meaning and one.domain for one in settings_of(kind))
 
 
+def statistics_text() -> str:
+    """Return the table of statistics in docs/statistics.md."""
+    lines = ["| statistic | meaning | null value | riskier |", "|---|---|---|---|"]
+    arrows = {"higher_is_riskier": "↑", "lower_is_riskier": "↓", "two_sided": "↕"}
+    for name, spec in statistic_specs().items():
+        null = "varies" if spec.null is None else "" if isnan(spec.null) else f"{spec.null:g}"
+        lines.append(f"| `{name}` | {spec.meaning} | {null} | {arrows[spec.direction]} |")
+    return "\n".join([*lines, ""])
+
+
 def test_every_statistic_is_explained_once() -> None:
-    explained = re.findall(r"^\| `(\w+\.\w+)` \|", STATISTICS.read_text(encoding="utf-8"), re.MULTILINE)
-    assert explained == list(statistic_specs())
+    expect_part(STATISTICS, "statistics", statistics_text())
 
 
 # --- links and words --------------------------------------------------------------------------------------------------

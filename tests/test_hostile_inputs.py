@@ -1,6 +1,6 @@
-"""Whatever object is given to a door of the package: an error of its own family, and no cell in any message.
+"""Invalid objects at every entry point of the package: the package's own errors, and no cell in any message.
 
-A short text that is given as a name or a path is shown: who mistyped it has to see it.
+A short string given as a name or a path is shown, so that its author can see the typo.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privacy_assets.dagster.settings import table_settings
+from privacy_assets.dagster.table import resolve_dagster_table
 from privacy_assets.errors import PrivacyAssetsError
-from privacy_assets.pipeline.plan import TablePlan
+from privacy_assets.evaluation.evaluate import evaluate
+from privacy_assets.metrics.policies import load_policy
+from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.spec import GROUPS, TableSpec
-from privacy_assets.policy import Policy
-from privacy_assets.report.evaluate import evaluate
-from privacy_assets.stats.limits import Limit
+from privacy_assets.policy import Limit
 from privacy_assets.tables.table import Table
 
 NAME, NUMBER = "Zebulon Quist", 771237712377
@@ -38,7 +38,7 @@ CELLS = (NAME, str(NUMBER), "Quist", "1987-06-05")
 
 
 def people(rows: int = 30, seed: int = 0) -> pd.DataFrame:
-    """Rows of which every cell but those of two columns is planted."""
+    """Rows whose cells are all planted, except in two columns."""
     rng = np.random.default_rng(seed)
     return pd.DataFrame(
         {
@@ -51,7 +51,7 @@ def people(rows: int = 30, seed: int = 0) -> pd.DataFrame:
     )
 
 
-# --- what is wrong with a table ---------------------------------------------------------------------------------------
+# --- invalid tables ---------------------------------------------------------------------------------------------------
 
 
 def faulty(fault: str) -> pd.DataFrame:
@@ -111,11 +111,11 @@ LIBRARIES: list[Callable[[pd.DataFrame], Any]] = [
 TABLES = st.builds(lambda library, fault: library(faulty(fault)), st.sampled_from(LIBRARIES), st.sampled_from(FAULTS))
 
 
-# --- objects that are no tables ---------------------------------------------------------------------------------------
+# --- other objects ----------------------------------------------------------------------------------------------------
 
 
 class Hostile:
-    """Shows a cell wherever it is looked at, and raises one wherever it is used."""
+    """Shows a cell in every representation, and raises one in every use."""
 
     def __init__(self, raising: type[BaseException]) -> None:
         self.raising = raising
@@ -135,7 +135,7 @@ class Hostile:
     __hash__ = None  # type: ignore[assignment]
 
 
-class Shown(Hostile):
+class PublicationRecord(Hostile):
     """Shows a cell, and can be used as a key."""
 
     __hash__ = object.__hash__  # type: ignore[assignment]
@@ -143,7 +143,7 @@ class Shown(Hostile):
 
 
 class Text(str):
-    """A text that shows another one."""
+    """A string with a different representation."""
 
     __slots__ = ()
 
@@ -157,7 +157,7 @@ class Text(str):
         return NAME
 
 
-class Place(type(Path())):  # type: ignore[misc]
+class ReleaseTarget(type(Path())):  # type: ignore[misc]
     """A path that shows a cell."""
 
     def __str__(self) -> str:
@@ -173,9 +173,9 @@ def _rows() -> Iterator[list[object]]:
 OBJECTS: list[Callable[[], Any]] = [
     lambda: Hostile(ValueError),
     lambda: Hostile(KeyError),
-    lambda: Shown(RuntimeError),
+    lambda: PublicationRecord(RuntimeError),
     lambda: Text("people"),
-    lambda: Place("people.csv"),
+    lambda: ReleaseTarget("people.csv"),
     lambda: people().to_csv(),
     lambda: people().to_json(orient="records"),
     lambda: people().to_csv().encode(),
@@ -187,7 +187,7 @@ OBJECTS: list[Callable[[], Any]] = [
     lambda: people()["number"],
     lambda: pl.Series([NAME]),
     lambda: {"name": [NAME], NOTE: {"deep": [[NAME]]}, NUMBER: 1},
-    lambda: {Shown(KeyError): NAME},
+    lambda: {PublicationRecord(KeyError): NAME},
     lambda: [NOTE, [NAME, [NAME]]] * 9,
     lambda: {NOTE} | {f"{NOTE} {row}" for row in range(20)},
     lambda: NAME.encode(),
@@ -207,19 +207,19 @@ OBJECTS: list[Callable[[], Any]] = [
 ]
 ANYTHING = st.sampled_from(OBJECTS).map(lambda make: make())
 
-# --- doors ------------------------------------------------------------------------------------------------------------
+# --- entry points -----------------------------------------------------------------------------------------------------
 
 TRAIN, HOLDOUT = people().drop(columns=["name", "number"]), people(seed=1).drop(columns=["name", "number"])
 EVALUATE = {
-    "train": TRAIN, "holdout": HOLDOUT, "synthetic": TRAIN.iloc[::-1], "reference": None, "released": (),
+    "train": TRAIN, "holdout": HOLDOUT, "synthetic": TRAIN.iloc[::-1], "reference": None, "earlier_releases": (),
     "subject": None, "kinds": None, "policy": None, "metrics": "dcr", "generator": None, "embedder": False, "seed": 0,
     "device": "cpu",
 }  # fmt: skip
 TABLE = (
-    *("name", "source", "subject", "generator", "policy", "data", "split", "attacks", "run"),
+    *("name", "source", "subject", "generator", "policy", "data", "split", "evaluation", "run"),
     *(f"{group.part}.{setting}" for group in GROUPS for setting in group.model_fields),
 )
-LIMIT = ("statistic", "at_most", "at_least", "bound", "smallest_n", "source", "advice")
+LIMIT = ("statistic", "at_most", "at_least", "bound", "min_subjects", "source", "advice")
 
 
 def _evaluated(argument: str, value: Any) -> None:
@@ -229,15 +229,15 @@ def _evaluated(argument: str, value: Any) -> None:
 def _defined(argument: str, value: Any) -> None:
     group, _, setting = argument.rpartition(".")
     given = {group: {setting: value}} if group else {argument: value}
-    TablePlan.of(TableSpec(**{"name": "people", "source": "demo", **given}))
+    ResolvedTable.of(TableSpec(**{"name": "people", "source": "demo", **given}))
 
 
 def _in_dagster(argument: str, value: Any) -> None:
-    table_settings(TableSpec(name="people", source="demo"), **{argument: value})
+    resolve_dagster_table(TableSpec(name="people", source="demo"), **{argument: value})
 
 
 def _limited(argument: str, value: Any) -> None:
-    Policy.from_dict({"limits": [{"statistic": "dcr.privacy_score", "at_most": 0.1, argument: value}]})
+    load_policy({"limits": [{"statistic": "dcr.privacy_score", "at_most": 0.1, argument: value}]})
 
 
 def _made(argument: str, value: Any) -> None:
@@ -246,8 +246,8 @@ def _made(argument: str, value: Any) -> None:
 
 def _set(name: str) -> Callable[[str, Any], None]:
     return lambda argument, value: _defined(
-        "attacks.metrics", {"dcr": {}, name: {argument: value}}
-    )  # checked, and not run
+        "evaluation.metrics", {"dcr": {}, name: {argument: value}}
+    )  # checked, but not run
 
 
 DOORS: list[tuple[Callable[[str, Any], None], tuple[str, ...]]] = [
@@ -257,23 +257,25 @@ DOORS: list[tuple[Callable[[str, Any], None], tuple[str, ...]]] = [
     (_limited, LIMIT),
     (_made, LIMIT),
     (lambda _, value: Table.read(value), ("",)),
-    (lambda _, value: Policy.from_dict(value), ("",)),
-    (lambda _, value: Policy.from_yaml(value), ("",)),
-    (lambda argument, value: Policy.from_dict({argument: value}), ("limits", "name", "extends")),
+    (lambda _, value: load_policy(value), ("",)),
+    (lambda _, value: load_policy(value), ("",)),
+    (lambda argument, value: load_policy({argument: value}), ("limits", "name", "extends")),
     (lambda argument, value: evaluate(value, value, value), ("",)),
     (lambda argument, value: _evaluated("policy", {"limits": [value]}), ("",)),
-    (_set("dcr"), ("max_targets", "permutations", "negligible", NOTE)),
+    (_set("dcr"), ("max_targets", "n_permutations", "negligible", NOTE)),
     (_set("fidelity"), ("targets", "rows")),
     (_set("memorization"), ("space", "distance")),
-    (_set("vulnerability"), ("distance", "records")),
+    (_set("vulnerability"), ("distance", "max_targets")),
     (
         lambda argument, value: _defined("generator", {"name": "rvae", "settings": {argument: value}}),
-        ("hidden", "epochs"),
+        ("hidden_dims", "epochs"),
     ),
     (lambda argument, value: _defined("generator", {"name": "tvae", "settings": {argument: value}}), ("loss_factor",)),
-    (lambda argument, value: _defined("attacks.embedder", {argument: value}), ("preset", "max_epochs")),
+    (lambda argument, value: _defined("evaluation.embedder", {argument: value}), ("preset", "max_epochs")),
 ]
-CALLS = st.sampled_from([(door, argument) for door, arguments in DOORS for argument in arguments])
+CALLS = st.sampled_from(
+    [(redact_foreign_errors, argument) for redact_foreign_errors, arguments in DOORS for argument in arguments]
+)
 VALUES = st.one_of(TABLES, ANYTHING)
 
 
@@ -289,12 +291,12 @@ def assert_told_nothing(text: str) -> None:
 
 
 def knock(call: tuple[Callable[[str, Any], None], str], value: Any, caplog: pytest.LogCaptureFixture) -> None:
-    door, argument = call
+    redact_foreign_errors, argument = call
     caplog.clear()
     with warnings.catch_warnings(record=True) as warned, caplog.at_level(logging.DEBUG):
         warnings.simplefilter("always")
         try:
-            door(argument, value)
+            redact_foreign_errors(argument, value)
         except PrivacyAssetsError as raised:
             for error in chain(raised):
                 parts = [str(error), repr(error), *map(str, error.args), *getattr(error, "__notes__", ())]
@@ -335,18 +337,20 @@ def test_no_fault_of_a_table_is_told_with_a_cell(
 
 @pytest.mark.parametrize("make", OBJECTS)
 def test_no_object_is_told_where_a_table_is_wanted(caplog: pytest.LogCaptureFixture, make: Callable[[], Any]) -> None:
-    for role in ("train", "holdout", "synthetic", "reference", "released"):
+    for role in ("train", "holdout", "synthetic", "reference", "earlier_releases"):
         knock((_evaluated, role), make(), caplog)
     with pytest.raises(PrivacyAssetsError):
         evaluate(make(), HOLDOUT, TRAIN)
 
 
-@pytest.mark.parametrize("door", [_made, _limited])
-def test_a_limit_takes_no_object(caplog: pytest.LogCaptureFixture, door: Callable[[str, Any], None]) -> None:
+@pytest.mark.parametrize("redact_foreign_errors", [_made, _limited])
+def test_a_limit_takes_no_object(
+    caplog: pytest.LogCaptureFixture, redact_foreign_errors: Callable[[str, Any], None]
+) -> None:
     for argument in LIMIT:
-        knock((door, argument), Hostile(ValueError), caplog)
+        knock((redact_foreign_errors, argument), Hostile(ValueError), caplog)
         with pytest.raises(PrivacyAssetsError):
-            door(argument, Hostile(ValueError))
+            redact_foreign_errors(argument, Hostile(ValueError))
 
 
 def test_no_part_of_a_long_text_is_told_as_the_name_of_a_metric(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,4 +1,4 @@
-"""The pictures of the docs come from the scripts beside them."""
+"""The scripts in the folder of the pictures create all pictures of the docs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 IMAGES = ROOT / "docs" / "images"
-# By script, the pages that show what it takes.
+# The pages that show each script's pictures.
 SCRIPTS = {"take.py": ROOT / "README.md", "take_airflow.py": ROOT / "docs" / "airflow.md"}
 
 
 def taken(script: str) -> set[str]:
-    sys.path.insert(0, str(IMAGES))  # as python does when it runs a script
+    sys.path.insert(0, str(IMAGES))  # as in a script run by python
     try:
         return set(runpy.run_path(str(IMAGES / script))["PICTURES"])
     finally:

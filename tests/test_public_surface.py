@@ -1,4 +1,4 @@
-"""The front door: spelled by hand, lazy, and free of dagster until a plugin name is used."""
+"""The package's public names: listed explicitly, lazy, and independent of dagster until a plugin name is used."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ ROOT = Path(__file__).parents[1]
 NAMES = {
     "GpuResource",
     "Limit",
+    "load_policy",
     "Policy",
     "PrivacyGate",
     "PrivacyIOManager",
     "ReleaseResource",
     "Report",
     "TableSpec",
-    "build_failed_check_sensor",
     "build_privacy_assets",
     "build_privacy_checks",
+    "build_run_failure_sensor",
     "build_source_sensor",
     "build_table_schedule",
     "evaluate",
-    "fixed",
+    "frozen_config",
     "on_ray",
-    "plan",
+    "power_analysis",
     "read_published",
 }
 
@@ -69,7 +70,7 @@ def test_everything_below_the_orchestrators_works_where_both_are_blocked() -> No
         "import privacy_assets as p\n"
         "names = [m.name for m in pkgutil.walk_packages(p.__path__, 'privacy_assets.')]\n"
         "names = [name for name in names if name.split('.')[1] not in ('dagster', 'airflow')]\n"
-        "[importlib.import_module(n) for n in names]; p.evaluate; p.Policy.default(); print(len(names) > 150)"
+        "[importlib.import_module(n) for n in names]; p.evaluate; p.load_policy('default'); print(len(names) > 150)"
     )
     assert run(code).strip() == "True"
 
@@ -78,8 +79,9 @@ def test_registries_report_and_embedder_import_no_heavy_library() -> None:
     heavy = {"dagster", "torch", "faiss", "sklearn", "numba", "scipy", "jinja2", "sdmetrics", "statsmodels",
              "matplotlib", "great_expectations"}  # fmt: skip
     code = (
-        "import sys, privacy_assets.metrics.registry, privacy_assets.embedding.embedder\n"
-        "from privacy_assets.report import evaluate, html, plots, report, text\n"
+        "import sys, privacy_assets.metrics.registry, privacy_assets.distances.embedder\n"
+        "from privacy_assets.evaluation import evaluate\n"
+        "from privacy_assets.report import html, page, report, svg, text\n"
         "from privacy_assets.generators import build_generator, generator_info\n"
         "build_generator('synthpop'), generator_info()\n"
         f"print({heavy} & set(sys.modules))"
@@ -87,18 +89,19 @@ def test_registries_report_and_embedder_import_no_heavy_library() -> None:
     assert run(code).strip() == "set()"
 
 
-# As if the base package were installed alone: nothing finds what only its extras bring. One process calls each command.
+# As if the base package were installed alone: modules of the extras cannot be found. One process calls each command.
 BASE_ALONE = """
 import contextlib, io, json, sys
 ABSENT = {"airflow", "dagster", "dagster_pipes", "dagster_shared", "great_expectations", "upath", "torch",
           "safetensors", "opacus", "ctgan", "rdt", "ray", "s3fs", "polars", "duckdb", "statsmodels"}
-class Without:
+class Hiding:
     def __init__(self, finder): self.finder = finder
     def find_spec(self, name, *rest):
         return None if name.split(".")[0] in ABSENT else self.finder.find_spec(name, *rest)
     def __getattr__(self, name): return getattr(self.finder, name)
-sys.meta_path[:] = map(Without, sys.meta_path)
+sys.meta_path[:] = map(Hiding, sys.meta_path)
 import privacy_assets
+from privacy_assets.metrics.policies import default_policy
 from privacy_assets.cli.main import main
 from privacy_assets.errors import MissingPackage, PrivacyAssetsError
 def called(words):
@@ -129,7 +132,7 @@ COMMANDS = {
 
 @pytest.fixture(scope="module")
 def base_alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """A folder, and what each command ended with, said and told there."""
+    """A folder, and the exit status and output of each command there."""
     folder, rng = tmp_path_factory.mktemp("tables"), np.random.default_rng(0)
     for name in ("train", "holdout", "synthetic"):
         frame = pd.DataFrame(rng.normal(size=(150, 3)), columns=["a", "b", "c"])
@@ -148,7 +151,7 @@ def test_the_base_package_evaluates_and_the_verdict_names_what_is_missing(
     folder, found = base_alone
     status, said, errors = found["plain"]
     assert status == 0 and not errors
-    words = "There was no embedder, so nothing is known of dcr.privacy_score_embedded, dcr.member_excess_embedded."
+    words = "Without an embedder, dcr.privacy_score_embedded, dcr.member_excess_embedded could not be computed."
     assert words in " ".join(said.split())
     assert words in (folder / "report.html").read_text()
 
@@ -157,7 +160,7 @@ def test_the_base_package_evaluates_and_the_verdict_names_what_is_missing(
     ("command", "what"),
     [
         ("embedder", "the embedder needs torch, which is not installed. Fix: pip install 'privacy-assets[torch]', "
-         "or leave the embedded statistics out: embedder=False, or --no-embedder."),
+         "or disable embedded statistics by embedder=False, or --no-embedder."),
         ("demo", "the Dagster part of privacy-assets needs dagster, which is not installed. "
          "Fix: pip install 'privacy-assets[dagster]'."),
         ("network", "generator wgan_gp needs torch. Fix: pip install 'privacy-assets[torch]'."),
@@ -174,6 +177,7 @@ def test_the_base_package_generates_and_reads(base_alone: tuple[Path, dict[str, 
     folder, found = base_alone
     assert found["generate"][0] == 0, found["generate"]
     assert len(pd.read_parquet(folder / "new.parquet")) == 10
-    free = {"Limit", "Policy", "Report", "TableSpec", "evaluate", "on_ray", "plan", "read_published"}
+    free = {"Limit", "Policy", "Report", "TableSpec", "evaluate", "load_policy", "on_ray", "power_analysis"}
+    free.add("read_published")
     assert set(found["absent"]) == NAMES - free
     assert found["reading"] != "MissingPackage"

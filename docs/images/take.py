@@ -1,7 +1,7 @@
-"""Take the pictures of the docs: both demos in a Dagster instance of their own, looked at in a headless Chromium.
+"""Take the pictures of the docs: both demos in a separate Dagster instance, rendered by a headless Chromium.
 
-``python docs/images/take.py [FOLDER]`` writes them into FOLDER, by default beside this file. It needs the extra ``ui``,
-and says so and does nothing where there is no Chromium on PATH.
+``python docs/images/take.py [FOLDER]`` writes them to FOLDER, by default to the folder of this file. It needs the extra
+``ui``, and takes no pictures without Chromium on PATH.
 """
 
 from __future__ import annotations
@@ -19,18 +19,17 @@ from urllib.parse import quote
 
 ROOT, BIN = Path(__file__).parents[2], Path(sys.executable).parent
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
-ONE_TABLE = 'key:"patients_leak/*" and not key:"*/leaky_study"'
+ONE_TABLE = 'key:"patients_leak/*" and not key:"*/leak_study"'
 OPENED = ",".join(f"global@global:{group}" for group in ("data", "attacks", "gate"))
 PICTURES = {  # the page, and width and height in pixels
     "lineage": (f"asset-groups~{quote(ONE_TABLE, safe='')}?expanded={OPENED}", "2200,2300"),
     "blocked": ("assets/patients_leak/attestation", "1900,1350"),
-    "failed_check": ("assets/patients_leak/copies?view=checks&checkDetail=copies_rare_share", "1300,1050"),
 }
 SMALLEST = 20_000  # bytes of a picture; a page that did not load is smaller
 
 
 def main() -> int:
-    """Take them; returns the exit status."""
+    """Take the pictures and return the exit status."""
     out = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parent).resolve()
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
@@ -52,7 +51,7 @@ def main() -> int:
 
 
 def take(browser: str, scratch: Path, environment: dict[str, str], out: Path) -> int:
-    """Start the UI, take each picture, stop it."""
+    """Start the UI, take each picture, and stop the UI."""
     port = free_port()
     served = subprocess.Popen(
         [BIN / "dg", "dev", "--port", str(port)], cwd=ROOT, env=environment, start_new_session=True,
@@ -86,14 +85,14 @@ def take(browser: str, scratch: Path, environment: dict[str, str], out: Path) ->
 
 
 def free_port() -> int:
-    """A port on which nobody listens."""
+    """Return an unused port."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])
 
 
 def wait_for(port: int) -> None:
-    """Return when the UI listens; TimeoutError when it does not within two minutes."""
+    """Wait until the UI listens; raise TimeoutError after two minutes."""
     for _ in range(120):
         try:
             socket.create_connection(("localhost", port), timeout=5).close()

@@ -1,7 +1,7 @@
-"""Take the pictures of docs/airflow.md: the demo that leaks, run by a scheduler of Airflow, in a headless Chromium.
+"""Take the pictures of docs/airflow.md: the leaky demo, run by a scheduler of Airflow, in a headless Chromium.
 
-``python docs/images/take_airflow.py [FOLDER]`` writes them into FOLDER, by default beside this file. It needs the extra
-``airflow`` and websocket-client, takes minutes, and runs in no test; where there is no Chromium on PATH it says so.
+``python docs/images/take_airflow.py [FOLDER]`` writes them to FOLDER, by default to the folder of this file. It needs
+the extra ``airflow``, websocket-client and Chromium on PATH, takes minutes, and runs in no test.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TABLE, RUN = "patients_leak", "a_run"
 PICTURES = {  # the page below that of the run, and width and height in pixels
     "airflow_blocked": ("", (1200, 1300)),
 }
-SHOWN = {  # what the UI remembers of who looks at it
+SHOWN = {  # stored preferences of the UI user
     f"{TABLE}/open-groups": f'["{TABLE}"]',
     "default_dag_view": '"graph"',
     f"direction-{TABLE}": '"DOWN"',
@@ -37,7 +37,7 @@ LONGEST = 3600  # seconds
 
 
 def main() -> int:
-    """Take them; returns the exit status."""
+    """Take the pictures and return the exit status."""
     out = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parent).resolve()
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
@@ -76,7 +76,7 @@ def main() -> int:
 
 
 def run(environment: dict[str, str]) -> None:
-    """The DAG once, until it has failed; TimeoutError when it does not."""
+    """Run the DAG once, until it has failed; raise TimeoutError otherwise."""
 
     def airflow(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "airflow", *words]
@@ -92,13 +92,13 @@ def run(environment: dict[str, str]) -> None:
 
 
 def flags(scratch: str) -> list[str]:
-    """The options of Chromium; it writes the port on which it can be told what to do into its folder."""
+    """Return the options of Chromium, which writes its debugging port to its folder."""
     given = ("headless=new", "no-sandbox", "hide-scrollbars", "remote-debugging-port=0", "remote-allow-origins=*")
     return [*(f"--{one}" for one in given), f"--user-data-dir={scratch}/chrome"]
 
 
 def picture(scratch: str, site: str, page: str, size: tuple[int, int]) -> bytes:
-    """A page of Airflow as PNG, once it has drawn what it fetched."""
+    """Return a page of Airflow as PNG, after it has drawn the fetched data."""
     import websocket
 
     told = Path(scratch, "chrome", "DevToolsActivePort")
@@ -131,7 +131,7 @@ def picture(scratch: str, site: str, page: str, size: tuple[int, int]) -> bytes:
 
 @contextmanager
 def started(command: list[str], environment: dict[str, str]) -> Iterator[None]:
-    """In the ``with`` block the program runs, and all that it starts ends with it."""
+    """Run the program in the ``with`` block, and end all processes that it started."""
     quiet = subprocess.DEVNULL
     program = subprocess.Popen(command, env=environment, start_new_session=True, stdout=quiet, stderr=quiet)
     try:

@@ -1,4 +1,4 @@
-"""All that needs Airflow, version 3: a task group, operators, and a sensor. The front door is lazy."""
+"""Apache Airflow 3 integration: a task group, operators and a sensor, imported on first access."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from privacy_assets.errors import require
 
 _HOMES = {
     "privacy_gate": "privacy_assets.airflow.task_group",
-    "GateDeployment": "privacy_assets.airflow.deployment",
+    "AirflowDeployment": "privacy_assets.airflow.deployment",
     "PrivacyGateOperator": "privacy_assets.airflow.operators",
     "PrivacyPublishOperator": "privacy_assets.airflow.operators",
     "PrivacyStepOperator": "privacy_assets.airflow.operators",

@@ -1,139 +1,194 @@
-"""Where the tasks of Airflow find the gate: places, keys and credentials, by the DAG file and the worker alone.
+"""Deployment settings of the gate for Airflow tasks.
 
-What the UI can edit (params, Variables, Connections, the configuration of a run) decides nothing here: an edited
-private place would be a memory without a past, and an added key an open gate. Credentials of an object store may come
-from a Connection, since buckets are named here.
+Locations, keys and credentials come from the DAG file and the worker only. Settings that can be edited in the UI
+(params, Variables, Connections, run configuration) have no effect, because an edited private location would hide
+earlier failures, and an added key would disable the gate. Credentials of an object store may come from a Connection,
+because the buckets are named here.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
-from privacy_assets.errors import ConfigError, door, shown
-from privacy_assets.gate.keys import SIGNING_VARIABLE, TrustedKeys, key_path
-from privacy_assets.gate.releases import TRUSTED_VARIABLE, default_trusted
-from privacy_assets.pipeline.deployment import SECRET_VARIABLE, Deployment
-from privacy_assets.storage.objects import PRIVATE_VARIABLE, RELEASES_VARIABLE, Location, ObjectPath, location
+from pydantic import model_validator
+
+from privacy_assets.errors import ConfigError, WrongTarget, redact_foreign_errors, safe_repr
+from privacy_assets.gate.deployment import SECRET_VARIABLE, Deployment, DeploymentSettings, Folder
+from privacy_assets.gate.keys import TrustedKeys
+from privacy_assets.gate.releases import TRUSTED_VARIABLE
+from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.infra.objects import Location, ObjectPath, check_no_credentials, location, path_text
+from privacy_assets.infra.progress import Lines
+from privacy_assets.pipeline.partitions import KeyPartitions, Partitions, as_partitions
+from privacy_assets.pipeline.resolve import ResolvedTable
+from privacy_assets.pipeline.spec import TableSpec, spec_of
+from privacy_assets.pipeline.stored import StoredRun
+from privacy_assets.pipeline.work import TableRun
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
 
 REPORT_URL_VARIABLE = "PRIVACY_ASSETS_REPORT_URL"
 _BACKEND = "secrets:"
 
 
-@dataclass(frozen=True)
-class GateDeployment:
-    """The places and keys of the gate, for all tasks of a table; what is not given comes from the worker's environment.
+class AirflowDeployment(DeploymentSettings):
+    """Settings of a deployment for all tasks of a table.
 
-    ``releases`` is the folder of releases or its URL (PRIVACY_ASSETS_RELEASES), ``private`` the gate's private folder
-    (PRIVACY_ASSETS_PRIVATE, else ``private`` beside the releases), ``trusted_keys`` a folder of public keys
-    (PRIVACY_ASSETS_TRUSTED_KEYS, else ``trusted_keys`` beside the releases), and ``values`` where the steps of a run
-    keep what they hand on (``values`` in the private folder): private rows, which go a day after their run, when the
-    next one begins. Places must be absolute: a task starts in any folder, and an empty one would have forgotten every
-    failure. All workers need the same ones.
+    Unset values are read from the worker's environment. Locations must be absolute, because tasks start in arbitrary
+    folders and a new private folder would contain no record of earlier failures. All workers need the same locations.
 
-    ``signing_key`` is the file of the key (its path, or a ``file:///`` URL), or ``secrets:NAME``: the variable NAME of
-    the secrets backend that Airflow's configuration names, never one of the UI; likewise ``secret``, the secret of the
-    split. Without, PRIVACY_ASSETS_SIGNING_KEY and PRIVACY_ASSETS_SECRET, else the files of the private folder.
+    Attributes:
+        signing_key: File of the signing key (path or ``file:///`` URL), or ``secrets:NAME`` for the variable NAME of
+            the secrets backend in Airflow's configuration; variables from the UI are not used. None:
+            PRIVACY_ASSETS_SIGNING_KEY, otherwise the file in the private folder.
+        secret: ``secrets:NAME`` for the secret of the split. None: PRIVACY_ASSETS_SECRET, otherwise the file in the
+            private folder.
+        values: Folder for values passed between steps, which contain private rows. The next run deletes values more
+            than a day old. None: ``values`` in the private folder.
+        report_url: URL under which your web server serves the folders ``reports`` in ``values``, and no other content
+            of it. None: PRIVACY_ASSETS_REPORT_URL, otherwise links lead to the files.
+        store_conn_id: Connection with the credentials of an S3 store: login (key), password (secret) and optionally
+            ``token`` (session token) in its extra. Other fields are ignored.
+        device: "auto", "cpu", "cuda", "cuda:N" or "mps". Steps lease an accelerator while they use it.
 
-    ``report_url`` is the address under which a server of yours shows the folders ``reports`` of ``values``, and nothing
-    else of it (PRIVACY_ASSETS_REPORT_URL). ``store_conn_id`` is a Connection with the credentials of an S3 store:
-    login and password are key and secret, ``token`` of its extra a session token; nothing else of it counts.
-    ``device`` is "auto", "cpu", "cuda", "cuda:N" or "mps"; an accelerator is leased by the step that uses it.
+    Raises:
+        ConfigError: If a location is relative or a setting is invalid.
     """
 
-    releases: str | Path | None = None
-    private: str | Path | None = None
-    trusted_keys: str | Path | None = None
-    signing_key: str | Path | None = None
     secret: str | None = None
-    values: str | Path | None = None
+    values: Folder = None
     report_url: str | None = None
     store_conn_id: str | None = None
     device: str = "auto"
 
-    @door
-    def __post_init__(self) -> None:
-        for field in ("releases", "private", "trusted_keys", "values"):
-            if getattr(self, field) is not None:
-                _place(getattr(self, field), field)
-        key = str(self.signing_key or "")
-        if key and not key.startswith(_BACKEND) and isinstance(_place(key, "signing_key"), ObjectPath):
-            raise ConfigError("signing_key: keys are read from the worker, or from its secrets backend (secrets:NAME).")
-        places = [location(one) for one in (self.releases, self.private, self.values) if one is not None]
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        named = {name: getattr(self, name) for name in ("home", "releases", "private", "trusted_keys", "values")}
+        places = [self.locate(given, name) for name, given in named.items() if given is not None]
+        check_no_credentials(self.report_url or "")
+        key = self.signing_key or ""
+        if key and not key.startswith(_BACKEND) and isinstance(self.locate(key, "signing_key"), ObjectPath):
+            raise ConfigError(
+                "signing_key: an object store cannot hold keys. Fix: use a path of the worker, or secrets:NAME."
+            )
         if self.store_conn_id is not None and {"gs", "gcs"} & {x.protocol for x in places if isinstance(x, ObjectPath)}:
             raise ConfigError(
-                "store_conn_id: of S3 alone; the workers' environment has the credentials of other stores."
+                "store_conn_id: only S3 is supported; other stores use the credentials in the workers' environment."
             )
         if self.secret is not None and not self.secret.startswith(_BACKEND):
-            raise ConfigError(f"secret: it never stands in a DAG. Fix: give {_BACKEND}NAME, or {SECRET_VARIABLE}.")
+            raise ConfigError(
+                f"secret: a DAG file must not contain the secret. Fix: set {_BACKEND}NAME, or {SECRET_VARIABLE}."
+            )
+        return self
 
     def __str__(self) -> str:
-        """Which settings were given: Airflow keeps the text of what a mapped task was given."""
-        return f"GateDeployment({', '.join(field.name for field in fields(self) if getattr(self, field.name))})"
+        """Return the names of the settings that were set. Airflow stores this text for mapped tasks."""
+        return f"{type(self).__name__}({', '.join(name for name in type(self).model_fields if self._is_set(name))})"
 
     __repr__ = __str__
 
+    def _is_set(self, name: str) -> bool:
+        return name in self.model_fields_set and getattr(self, name) is not None
+
     @classmethod
-    def of(cls, given: GateDeployment | str | Path | None) -> GateDeployment:
-        """Itself, or that of a release folder; ConfigError for anything else."""
+    def of(cls, given: AirflowDeployment | str | Path | None) -> AirflowDeployment:
+        """Return the settings of a deployment.
+
+        Args:
+            given: The settings, which are returned unchanged, or the folder of releases. None: all are unset.
+
+        Raises:
+            ConfigError: If ``given`` has another type.
+        """
         if given is None or isinstance(given, (str, Path)):
-            return cls(releases=given)
-        if not isinstance(given, GateDeployment):
-            raise ConfigError(f"deployment: give a GateDeployment or the folder of releases, not {shown(given)}.")
+            return cls(releases=None if given is None else path_text(given))
+        if not isinstance(given, AirflowDeployment):
+            raise ConfigError(
+                f"deployment: expected an AirflowDeployment or the release folder, got {safe_repr(given)}."
+            )
         return given
 
-    def opened(self) -> Deployment:
-        """The deployment as this worker sees it; ConfigError when a place is missing or relative."""
-        releases, trusted = self._releases(), self._found("trusted_keys", TRUSTED_VARIABLE)
-        private = self._found("private", PRIVATE_VARIABLE)
-        if private is None:
-            if not isinstance(releases, Path):
-                fix = f"give private, or set {PRIVATE_VARIABLE}"
-                raise ConfigError(f"where is the private folder of {releases}? Fix: {fix}.")
-            private = releases.parent / "private"
-        key = None if self.signing_key is None or str(self.signing_key).startswith(_BACKEND) else self.signing_key
-        return Deployment(
-            releases,
-            private,
-            signing_key=None if key is None else str(_place(key, "signing_key")),
-            trusted_keys=None if self.trusted_keys is None else str(trusted),
-        )
+    def locate(self, given: str | Location, setting: str) -> Location:
+        """Return the location of a folder or file.
 
-    def reading(self) -> tuple[Location, TrustedKeys]:
-        """The folder of releases, and the keys whose signatures count for who reads them."""
-        releases, trusted = self._releases(), self._found("trusted_keys", TRUSTED_VARIABLE)
-        if self.trusted_keys is None:
-            return releases, default_trusted(releases, reading=True)
-        return releases, TrustedKeys((key_path(str(trusted)),))
+        Args:
+            given: Path or URL.
+            setting: Name of the setting or environment variable.
 
-    def _releases(self) -> Location:
-        releases = self._found("releases", RELEASES_VARIABLE)
-        if releases is None:
-            raise ConfigError(f"where do releases go? Fix: give the deployment releases, or set {RELEASES_VARIABLE}.")
-        return releases
+        Raises:
+            ConfigError: If it is relative, or neither a path nor a URL.
+        """
+        found = location(given)
+        if isinstance(found, Path) and not found.is_absolute():
+            raise ConfigError(
+                f"{setting}: {found} is relative, and tasks start in any folder. Fix: set the absolute path."
+            )
+        return found
+
+    def trusted(self, *, reading: bool = False) -> TrustedKeys:
+        """Return the trusted public keys.
+
+        Args:
+            reading: Also accept keys in the home that belong to the owner of the release folder.
+
+        Raises:
+            ConfigError: If their location is relative or in an object store.
+        """
+        self._check_trusted_variable()
+        return super().trusted(reading=reading)
+
+    def _check_trusted_variable(self) -> None:
+        variable = os.environ.get(TRUSTED_VARIABLE)
+        if self.trusted_keys is None and variable:
+            self.locate(variable, TRUSTED_VARIABLE)
+
+    def open(self) -> Deployment:
+        """Return the deployment with these settings, resolved on this worker.
+
+        Raises:
+            ConfigError: If a location is missing or relative.
+        """
+        if self.signing_key is not None and self.signing_key.startswith(_BACKEND):
+            return self.model_copy(update={"signing_key": None}).open()
+        self._check_trusted_variable()  # an error before the first step
+        return super().open()
 
     def values_of(self, deployment: Deployment) -> Location:
-        """Where the steps keep their values."""
-        return deployment.private / "values" if self.values is None else _place(self.values, "values")
+        """Return the folder for values passed between steps.
+
+        Args:
+            deployment: The resolved deployment, used if ``values`` is None.
+        """
+        return deployment.private / "values" if self.values is None else self.locate(self.values, "values")
 
     def page(self, report: Location, values: Location) -> str:
-        """The address of the page in the folder ``report``: below the report URL, else of the file itself."""
+        """Return the address of a report: below the report URL if set, otherwise the address of the file.
+
+        Args:
+            report: Folder of the report.
+            values: Folder of values, which contains ``report``.
+        """
         file = report / "report.html"
         url = self.report_url or os.environ.get(REPORT_URL_VARIABLE)
         if url:
+            check_no_credentials(url)
             return f"{url.rstrip('/')}/{quote(str(file).removeprefix(str(values)).lstrip('/'))}"
         return file.as_uri() if isinstance(file, Path) else str(file)
 
     @contextmanager
     def credentials(self) -> Iterator[None]:
-        """In the ``with`` block this process can sign and reach the store as the settings say."""
-        given = {SIGNING_VARIABLE: self.signing_key, SECRET_VARIABLE: self.secret}
-        secrets = {variable: _secret(str(value)) for variable, value in given.items() if value is not None}
+        """Set the signing key, the secret and the store's credentials of this process within the block."""
+        given = {self.signing_key_variable: self.signing_key, self.secret_variable: self.secret}
+        secrets = {variable: _secret(value) for variable, value in given.items() if value is not None}
         before = {variable: os.environ.get(variable) for variable in secrets}
         _set(secrets)
         try:
@@ -144,7 +199,7 @@ class GateDeployment:
 
     @contextmanager
     def store_credentials(self) -> Iterator[None]:
-        """In the ``with`` block this process can reach the store, as far as a Connection is named for that."""
+        """Set the store's credentials from the Connection, if one is named, within the block."""
         if self.store_conn_id is None:
             yield
             return
@@ -162,24 +217,9 @@ class GateDeployment:
                 if settings is not None:
                     conf[protocol] = settings
 
-    def _found(self, field: str, variable: str) -> Location | None:
-        given = getattr(self, field)
-        if given is not None:
-            return _place(given, field)
-        named = os.environ.get(variable)
-        return _place(named, variable) if named else None
-
-
-def _place(given: Any, what: str) -> Location:
-    """The place that is given; ConfigError for a relative one."""
-    found = location(given)
-    if isinstance(found, Path) and not found.is_absolute():
-        raise ConfigError(f"{what}: {found} is relative, and tasks start in any folder. Fix: give the whole path.")
-    return found
-
 
 def _set(variables: Mapping[str, str | None]) -> None:
-    """Set variables of the environment, or take away those of None."""
+    """Set environment variables; None removes one."""
     for variable, value in variables.items():
         if value is None:
             os.environ.pop(variable, None)
@@ -188,26 +228,33 @@ def _set(variables: Mapping[str, str | None]) -> None:
 
 
 def _of_connection(name: str) -> dict[str, str]:
-    """Key, secret and token of an S3 store; ConfigError where the Connection does not hold them."""
+    """Return key, secret and token of an S3 store.
+
+    Raises:
+        ConfigError: If the Connection does not exist or contains no key and secret.
+    """
     from airflow.sdk import Connection
 
     try:
         found = Connection.get(name)
-    except Exception as error:  # noqa: BLE001 (each version of Airflow has its own, which can quote the Connection)
-        ConfigError(f"store_conn_id: no Connection {shown(name)} ({type(error).__name__}).").raise_alone()
+    except Exception as error:  # noqa: BLE001 (depends on the version of Airflow; can quote the Connection)
+        ConfigError(f"store_conn_id: no Connection {safe_repr(name)} ({type(error).__name__}).").raise_without_context()
     if not found.login or not found.password:
-        raise ConfigError(f"Connection {shown(name)} needs login and password: key and secret of the object store.")
+        raise ConfigError(
+            f"Connection {safe_repr(name)} has no login or no password. Fix: set them to the key and secret of the"
+            " object store."
+        )
     token = (found.extra_dejson or {}).get("token")
     return {"key": found.login, "secret": found.password, **({"token": token} if token else {})}
 
 
 def _secret(given: str) -> str | None:
-    """The secret that a setting names: None where it is a file, beside which the environment does not count."""
+    """Return the named secret, or None for a file, so that the environment variable is removed."""
     return _from_backend(given.removeprefix(_BACKEND)) if given.startswith(_BACKEND) else None
 
 
 def _from_backend(name: str) -> str:
-    """A variable of the configured secrets backend, and of nothing that the UI can edit."""
+    """Return a variable of the configured secrets backend. Variables from the UI are not used."""
     try:
         from airflow.sdk.configuration import get_custom_secret_backend
     except ImportError:  # before Airflow 3.2
@@ -232,3 +279,86 @@ def _mask(secret: str) -> None:
         from airflow.sdk.execution_time.secrets_masker import mask_secret
 
     mask_secret(secret)
+
+
+_FILES = (".yaml", ".yml")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class AirflowTable:
+    """Resolved table with its deployment and partitions, validated when the DAG is parsed.
+
+    Its text is only the name, because Airflow stores the text of the arguments of mapped tasks.
+
+    Attributes:
+        resolved: The resolved table.
+        deployment: Settings of the deployment.
+        partitions: Partitions, or None.
+    """
+
+    resolved: ResolvedTable
+    deployment: AirflowDeployment
+    partitions: Partitions | None = None
+
+    @classmethod
+    @redact_foreign_errors
+    def of(
+        cls,
+        table: AirflowTable | TableSpec | str | Path,
+        deployment: AirflowDeployment | str | Path | None = None,
+        partitions: Any = None,
+        **short: Any,
+    ) -> AirflowTable:
+        """Create the settings; see :class:`PrivacyGateOperator`.
+
+        Args:
+            table: Spec, path of its YAML file, or name.
+            deployment: Settings of the deployment, or its folder of releases.
+            partitions: Partitions or list of keys.
+            **short: ``source``, ``subject``, ``generator`` and ``policy``.
+
+        Returns:
+            The table. An AirflowTable is returned unchanged.
+
+        Raises:
+            ConfigError: If a setting is invalid.
+        """
+        if isinstance(table, AirflowTable):
+            return table
+        if isinstance(table, Path) or (isinstance(table, str) and table.endswith(_FILES)):
+            table = TableSpec.load(table)
+        spec, settings, known = spec_of(table, **short), AirflowDeployment.of(deployment), as_partitions(partitions)
+        return cls(ResolvedTable.of(spec, partitioned=known is not None), settings, known)
+
+    def __str__(self) -> str:
+        return self.resolved.name
+
+    __repr__ = __str__
+
+    def place(self, context: Context) -> ReleaseTarget:
+        """Return table and partition of this run.
+
+        Users who trigger a run choose its partition key and logical date. Failures are recorded by partition, so only
+        keys that the DAG defines are accepted, in exact spelling.
+
+        Raises:
+            WrongTarget: If the run has no partition, or an unknown one.
+        """
+        if self.partitions is None:
+            return ReleaseTarget(self.resolved.name)
+        asked: Mapping[str, Any] = context  # lacks the partition before Airflow 3.2
+        key, when = asked.get("partition_key"), asked.get("partition_date")
+        if not isinstance(self.partitions, KeyPartitions):
+            when = when or (None if key else asked.get("data_interval_start") or asked.get("logical_date"))
+            key = self.partitions.of(when) if isinstance(when, datetime) else key
+        if not isinstance(key, str):
+            raise WrongTarget(f"table {self.resolved.name} has partitions, and this run has none", found=key)
+        return ReleaseTarget(self.resolved.name, self.partitions.check(key))
+
+    def stored(self, context: Context, say: Callable[[str], Any]) -> StoredRun:
+        """Return the run of the table and partition of this Airflow run, with values stored in a folder of its own."""
+        place, deployment = self.place(context), self.deployment.open()
+        window = None if self.partitions is None or place.partition is None else self.partitions.window(place.partition)
+        run = TableRun(self.resolved, deployment, place, window, Lines(say))
+        dag_run = context["dag_run"]
+        return StoredRun(run, self.deployment.values_of(deployment), f"{dag_run.dag_id}\0{dag_run.run_id}")

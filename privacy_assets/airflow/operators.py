@@ -1,67 +1,113 @@
-"""Operators: the steps of a table as tasks, all of them as one task, and the step that publishes.
+"""Operators: single steps of a table, all of them as one task, and publication.
 
-None has a template, and none believes what Airflow says: a task that publishes verifies the signed verdict, the policy
-and the bytes itself, whatever the states of other tasks, XComs and events are.
+No field is a template. Publication does not rely on Airflow's state: it verifies the signed verdict, the policy and the
+bytes itself, independently of the states of other tasks, XComs and events.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from airflow.sdk import Asset, BaseOperator, BaseOperatorLink
 
-from privacy_assets.airflow.deployment import GateDeployment
-from privacy_assets.airflow.redaction import redact_exceptions
-from privacy_assets.airflow.table import GatedTable
-from privacy_assets.errors import ConfigError, PublicationRefused, did_you_mean
+from privacy_assets.airflow.deployment import AirflowDeployment, AirflowTable
+from privacy_assets.errors import ConfigError, InputError, MissingPackage, PublicationRefused, did_you_mean, with_advice
+from privacy_assets.gate.attestation import refusal
 from privacy_assets.gate.releases import Release
-from privacy_assets.pipeline.redaction import unheard
-from privacy_assets.pipeline.run import judge_table, on_device, timed
+from privacy_assets.pipeline.redaction import redact, redact_thread_errors, suppress_output, without_values
 from privacy_assets.pipeline.spec import TableSpec
-from privacy_assets.pipeline.steps import Attested
-from privacy_assets.pipeline.stored_steps import ATTEST, SCORE, StoredSteps, steps_of_plan, uses_device
+from privacy_assets.pipeline.steps import ATTEST, PUBLISH, Task, run_table, tasks, timed, upstream
+from privacy_assets.pipeline.stored import StoredRun
+from privacy_assets.pipeline.work import Attested
 from privacy_assets.policy import Policy
+from privacy_assets.report.advice import first_remedy
+from privacy_assets.report.text import verdict_lines
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-Table = GatedTable | TableSpec | str | Path
+
+try:
+    from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowTaskTerminated, AirflowTaskTimeout
+except ImportError:  # Airflow 3.0 and 3.1
+    from airflow.exceptions import AirflowException, AirflowFailException, AirflowTaskTerminated, AirflowTaskTimeout
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+# A retry fails again and counts as another publication attempt, unless a disk or network was not available.
+_REFUSALS = (PublicationRefused, ConfigError, InputError, MissingPackage)
+_INTERRUPTS = (AirflowTaskTimeout, AirflowTaskTerminated, KeyboardInterrupt, GeneratorExit)
+
+
+def redact_exceptions(function: F) -> F:
+    """Ensure that no exception raised by ``function``, an operator's ``execute``, can contain private values.
+
+    - Publication refusals, invalid settings, missing packages and unusable tables become AirflowFailException, which is
+    not retried, or AirflowException, which is, if a disk or network was not available.
+    - Other errors of this package lose their cause, context and notes; interrupts lose their message.
+    - All other exceptions become StepError.
+
+    Tracebacks are removed, because Airflow 3.0 and error reporters show the local variables of frames, which include
+    tables.
+    """
+    return redact(function, _safe_exception, redact_thread_errors)
+
+
+def _safe_exception(error: BaseException) -> BaseException:
+    if isinstance(error, _REFUSALS):
+        return (AirflowException if error.retry else AirflowFailException)(with_advice(error))
+    return without_values(error, (), _INTERRUPTS).with_traceback(None)
+
+
+Table = AirflowTable | TableSpec | str | Path
 _XCOM = "return_value"
 PUBLISHES = (
-    "Publishes the table, after it has verified signed verdict, policy, memory and bytes itself. It believes no state,"
-    " XCom or event of Airflow; until it succeeds the previous release stays."
+    "Publishes the table after verifying the signed verdict, policy, failure records and bytes. It does not"
+    " rely on state, XCom values or events of Airflow. Until it succeeds, the previous release stays current."
 )
 _ALL_STEPS = (
-    "Splits a private table by person, makes a synthetic one, attacks it, and holds what the attacks find against the"
-    " policy. It fails when a limit does not hold; the log ends with the limits and what to do."
+    "Splits a private table by person, generates a synthetic table, attacks it, and evaluates the policy on the"
+    " results. It fails if a limit does not hold. The log ends with the limits and advice."
 )
 
 
 def release_asset(table: str) -> Asset:
-    """The asset that stands for the releases of ``table``, for a DAG to be scheduled by.
+    """Return the asset of the releases of ``table``, for scheduling DAGs.
 
-    Its events tell which release there is, and anybody may write some: who wants rows reads them by ``read_published``.
+    Its events name the release, but any Airflow user may create events. Read rows with
+    :func:`privacy_assets.read_published`, which verifies them.
+
+    Args:
+        table: Name of the table.
     """
     return Asset(name=f"{table}_release", uri=f"x-privacy-assets://releases/{table}", group="privacy_assets")
 
 
 class PrivacyReportLink(BaseOperatorLink):
-    """The page of the verdict: who could attack, what was tried, which limits hold."""
+    """Link to the report of the verdict."""
 
     name = "Privacy report"
 
     def get_link(self, operator: BaseOperator, *, ti_key: Any) -> str:
-        """The address of the page; nothing before there is one. Airflow asks the worker when the task ends."""
+        """Return the address of the report, or "" before there is one. Airflow calls this on the worker when the task
+        ends.
+        """
         return str(getattr(operator, "page", ""))
 
 
 @dataclass(frozen=True)
 class _Done:
-    """How a task ends: what it hands on, the last lines of its log, and why it fails, if it does."""
+    """Result of a task.
+
+    Attributes:
+        value: XCom of the task.
+        last_lines: Final lines of the log.
+        refusal: Reason of the failure, or None.
+    """
 
     value: dict[str, Any]
     last_lines: Sequence[str] = ()
@@ -69,7 +115,11 @@ class _Done:
 
 
 class _GateOperator(BaseOperator):
-    """What all tasks of the gate have: a table, a deployment, and no templates."""
+    """Base class of the operators, without template fields.
+
+    Args:
+        table: See :class:`PrivacyGateOperator`, also for the other arguments.
+    """
 
     template_fields: ClassVar[Sequence[str]] = ()
     ui_color = "#e4f0e8"
@@ -83,137 +133,159 @@ class _GateOperator(BaseOperator):
         subject: str | None = None,
         generator: str | Mapping[str, Any] | Callable[..., Any] | None = None,
         policy: Policy | Mapping[str, Any] | str | Path | None = None,
-        deployment: GateDeployment | str | Path | None = None,
+        deployment: AirflowDeployment | str | Path | None = None,
         partitions: Any = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         short = {"source": source, "subject": subject, "generator": generator, "policy": policy}
-        self.gated = GatedTable.of(table, deployment, partitions, **short)
+        self.gated = AirflowTable.of(table, deployment, partitions, **short)
 
     @redact_exceptions
     def execute(self, context: Context) -> Any:
-        """Do the work of this task, and let no private value out; see the class."""
-        # Bound to where it writes now: what is bound first inside of `unheard` writes to what that closes.
+        """Run the task.
+
+        Returns:
+            The XCom; see the class.
+
+        Raises:
+            AirflowFailException: If publication is refused, or settings or tables are invalid.
+            StepError: On unexpected errors, whose messages could contain private values.
+        """
+        # Bind before `suppress_output`: a logger first bound within it writes to a stream that it closes.
         self._log = self.log.bind() if hasattr(self.log, "bind") else self.log
-        with unheard(), self.gated.deployment.credentials(), self._workers():
+        with suppress_output(), self.gated.deployment.credentials(), self._workers():
             done = self._work(self.gated.stored(context, self.log.info), context)
         for line in done.last_lines:
             self.log.info(line)
         if done.refusal is not None:
-            if done.value:  # a task that publishes against all order then refuses by the verdict itself
+            if done.value:  # lets a publication task that runs nevertheless reject the verdict
                 context["ti"].xcom_push(key=_XCOM, value=done.value)
             raise done.refusal
         return done.value
 
-    def _work(self, stored: StoredSteps, context: Context) -> _Done:
+    def _work(self, stored: StoredRun, context: Context) -> _Done:
         raise NotImplementedError
 
     def _device(self, wanted: bool) -> AbstractContextManager[str]:
         if not wanted:
             return nullcontext("cpu")
-        from privacy_assets.compute.devices import lease_device
+        from privacy_assets.infra.devices import lease_device
 
         return lease_device(device=self.gated.deployment.device, on_wait=self.log.info)
 
     def _workers(self) -> AbstractContextManager[Any]:
-        if self.gated.plan.workers != "ray":
+        if self.gated.resolved.spec.run.workers != "ray":
             return nullcontext()
-        from privacy_assets.compute.on_ray import on_ray
+        from privacy_assets.infra.parallel import on_ray
 
         return on_ray("auto")
 
     @contextmanager
     def _step(self, name: str) -> Iterator[None]:
-        """Log that a step starts, and how it ended."""
+        """Log the start and the end of a step."""
         self.log.info(f"step {name}")
         say = self.log.info
         with timed(lambda seconds: say(f"step {name}: {'refused' if seconds is None else f'{seconds:.1f} s'}")):
             yield
 
-    def _judged(self, attested: Attested, reference: dict[str, Any], stored: StoredSteps) -> _Done:
-        """The end of a task that came to a verdict."""
+    def _judged(self, attested: Attested, reference: dict[str, Any], stored: StoredRun) -> _Done:
+        """Return the result of a task that computed a verdict."""
         self.page = self.gated.deployment.page(stored.reports, stored.base)
-        refusal = None
+        refused = None
         if attested.stated.verdict != "pass":
-            reason = f"{attested.reason.removesuffix('.')}.{_advice(attested)}"
-            refusal = PublicationRefused(reason, attested.judgement.broken)
-        return _Done(reference, (*attested.report.to_text().splitlines(), f"report: {self.page}"), refusal)
+            remedy = first_remedy(attested.report.advice)
+            refused = refusal(attested.policy_verdict, attested.stated.remembered, remedy)
+        return _Done(reference, (*verdict_lines(attested.report.page()), f"report: {self.page}"), refused)
 
-    def _released(
-        self, release: Release, sha256: str, stored: StoredSteps, context: Context, lines: Sequence[str] = ()
-    ) -> _Done:
-        """Announce a release: the end of a task that published, whose log ends with ``lines`` and what it is."""
-        place = stored.steps.place
-        told = {"table": place.table, "partition": place.partition, "release": release.id}
-        asset = release_asset(place.table)
+    def _released(self, release: Release, stored: StoredRun, context: Context, lines: Sequence[str] = ()) -> _Done:
+        """Add the release to the event of its asset, and return the result of a task that published it."""
+        run = stored.run
+        told = {"table": run.place.table, "partition": run.place.partition, "release": release.id}
+        asset = release_asset(run.place.table)
         if asset in self.outlets:
             event = context["outlet_events"][asset]
-            event.extra = {**told, "sha256": sha256}
-            if place.partition is not None and hasattr(event, "add_partitions"):  # not before Airflow 3.2
-                event.add_partitions(place.partition)
-        return _Done(told, (*lines, f"release {release.id} of {place} is published"))
+            event.extra = dict(told)
+            with suppress(PublicationRefused):  # a hash that cannot be read does not undo the publication
+                event.extra["sha256"] = release.opened(run.place, run.gate.key.trusted).sha256
+            if run.place.partition is not None and hasattr(event, "add_partitions"):  # Airflow 3.2 or later
+                event.add_partitions(run.place.partition)
+        return _Done(told, (*lines, f"release {release.id} of {run.place} is published"))
 
 
 class PrivacyStepOperator(_GateOperator):
-    """One step of a table: split, embed, fit, sample, encode, score (of one ``metric``) or attest.
+    """A single step of a table. ``privacy_gate`` creates and connects one task per step.
 
-    ``given`` names, by step, the task whose values it reads (:func:`~privacy_assets.pipeline.stored_steps.
-    steps_of_plan`); ``privacy_gate`` wires all of them. Values stand in the private storage of the deployment; the XCom
-    is a reference to them, which is verified when it is read.
+    Values are kept in the private storage of the deployment. The XCom is a reference to them, which is verified on
+    reading.
+
+    Args:
+        step: Verb of the step, except "publish" (:data:`privacy_assets.pipeline.steps.STEPS`).
+        task_ids: Task ids whose values the step reads, by verb of their step.
+        metric: Metric of the step "score".
+        **kwargs: Arguments of :class:`PrivacyGateOperator` except ``publish``.
+
+    Raises:
+        ConfigError: If step, metric or settings are unknown, or ``task_ids`` lacks a step.
     """
 
     def __init__(
         self,
         *,
         step: str,
-        given: Mapping[str, str | Sequence[str]] | None = None,
+        task_ids: Mapping[str, str | Sequence[str]] | None = None,
         metric: str = "",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        plan, self.step, self.given, self.metric = self.gated.plan, step, dict(given or {}), metric
+        self.step, self.task_ids, self.metric = step, dict(task_ids or {}), metric
         self.operator_extra_links = (PrivacyReportLink(),) if step == ATTEST else ()
-        known = steps_of_plan(plan)
-        if step not in known:
-            raise ConfigError(f"table {self.gated}: there is no step {step!r}.{did_you_mean(step, known)}")
-        if absent := [one for one in known[step] if one not in self.given]:
-            raise ConfigError(f"table {self.gated}, step {step}: given names no task of step {absent[0]}.")
-        if step == SCORE and metric not in plan.metrics:
-            raise ConfigError(f"table {self.gated}: there is no metric {metric!r}.{did_you_mean(metric, plan.metrics)}")
+        known = [task for task in tasks(self.gated.resolved) if task.step.verb != PUBLISH]
+        own = {task.name: task for task in known if task.step.verb == step}
+        if not own:
+            hint = did_you_mean(step, {task.step.verb for task in known})
+            raise ConfigError(f"table {self.gated}: there is no step {step!r}.{hint}")
+        name = metric if next(iter(own.values())).step.one_each else step
+        if name not in own:
+            raise ConfigError(f"table {self.gated}: there is no metric {metric!r}.{did_you_mean(metric, own)}")
+        self._task = own[name]
+        verbs = [one.step.verb for one in upstream(self.gated.resolved, self._task)]
+        if absent := [verb for verb in verbs if verb not in self.task_ids]:
+            raise ConfigError(f"table {self.gated}, step {step}: task_ids lacks the step {absent[0]}. Fix: add it.")
 
-    def _work(self, stored: StoredSteps, context: Context) -> _Done:
-        given, name = {step: self._pulled(step, context) for step in self.given}, self.step
-        on_a_device = uses_device(stored.steps.plan, name, self.metric)
-        with self._device(on_a_device) as device, self._step(self.metric or name):
-            if name == ATTEST:
-                reference, attested = stored.attest(given)
-            elif name == SCORE:
-                return _Done(stored.score(self.metric, given, device))
-            else:
-                work = getattr(stored, name)
-                return _Done(work(*([given] if given else []), **({"device": device} if on_a_device else {})))
-        return self._judged(attested, reference, stored)
+    def _work(self, stored: StoredRun, context: Context) -> _Done:
+        task = self._task
+        references = {one.name: self._reference(one, context) for one in upstream(stored.run.table, task)}
+        with self._device(task.uses_device) as device, self._step(task.name):
+            reference, result = stored.run_task(task, references, device)
+        if isinstance(result.shown, Attested):
+            return self._judged(result.shown, reference, stored)
+        return _Done(reference)
 
-    def _pulled(self, step: str, context: Context) -> Any:
-        tasks = self.given[step]
-        if step != SCORE:
-            return context["ti"].xcom_pull(task_ids=tasks, key=_XCOM)
-        found: list[Any] = []
-        for task in [tasks] if isinstance(tasks, str) else tasks:
-            pulled = context["ti"].xcom_pull(task_ids=task, key=_XCOM)
-            found += pulled if isinstance(pulled, list) else [pulled]
-        return [one for one in found if one is not None]
+    def _reference(self, task: Task, context: Context) -> Any:
+        """Return the reference of an upstream task, which can be one of several mapped tasks."""
+        ids = self.task_ids[task.step.verb]
+        for task_id in [ids] if isinstance(ids, str) else ids:
+            pulled = context["ti"].xcom_pull(task_ids=task_id, key=_XCOM)
+            if not task.step.one_each:
+                return pulled
+            for one in pulled if isinstance(pulled, list) else [pulled]:
+                if isinstance(one, Mapping) and one.get("step") == task.name:
+                    return one
+        return None
 
 
 class PrivacyPublishOperator(_GateOperator):
-    """The step that publishes what the task ``attested_by`` attested in this run.
+    """Publish the table that the task ``attested_by`` attested in this run.
 
-    That task is the ``attest`` of a group, or a :class:`PrivacyGateOperator` with ``publish=False``; between the two
-    a person may look, or a task of yours. It believes nothing that Airflow says: signed verdict, policy in force,
-    memory of failures and the bytes are verified here, so that neither another trigger rule, nor a state that somebody
-    set, nor a forged XCom or event publishes anything that does not hold its policy. Otherwise as
-    :class:`PrivacyGateOperator`.
+    This task does not rely on Airflow's state. It verifies the signed verdict, the policy in force, the record of
+    failures and the bytes, so other trigger rules, manually set states, and forged XComs or events cannot publish a
+    table that violates its policy. A custom task, such as an approval, may run between both tasks.
+
+    Args:
+        attested_by: Task id of the ``attest`` step of a group, or of a :class:`PrivacyGateOperator` with
+            ``publish=False``.
+        **kwargs: Arguments of :class:`PrivacyGateOperator` except ``publish``.
     """
 
     operator_extra_links = (PrivacyReportLink(),)
@@ -223,33 +295,43 @@ class PrivacyPublishOperator(_GateOperator):
         self.outlets = [*self.outlets, release_asset(str(self.gated))]
         self.attested_by = attested_by
 
-    def _work(self, stored: StoredSteps, context: Context) -> _Done:
-        given = {ATTEST: context["ti"].xcom_pull(task_ids=self.attested_by, key=_XCOM)}
+    def _work(self, stored: StoredRun, context: Context) -> _Done:
+        references = {ATTEST: context["ti"].xcom_pull(task_ids=self.attested_by, key=_XCOM)}
         self.page = self.gated.deployment.page(stored.reports, stored.base)
-        with self._step("publish"), stored.verdict(given) as (attestation, synthetic):
-            release = stored.steps.publish(attestation, synthetic)
-            sha256 = stored.steps.gate.snapshot(synthetic, stored.steps.place).sha256
-        return self._released(release, sha256, stored, context)
+        (task,) = (task for task in tasks(stored.run.table) if task.step.verb == PUBLISH)
+        with self._step(task.name):
+            _, result = stored.run_task(task, references)
+        return self._released(result.shown, stored, context)
 
 
 class PrivacyGateOperator(_GateOperator):
-    """A whole table in one task, from its private rows to the release: what ``privacy-assets run`` does.
+    """Run all steps of a table in one task, as ``privacy-assets run`` does.
 
-    ``table`` is a :class:`TableSpec`, the path of its YAML file, or the name of a table that ``source`` ("demo", or a
-    path), ``subject`` (the column that tells people apart), ``generator`` and ``policy`` describe well enough. It is
-    checked when the DAG is parsed. ``deployment`` is a :class:`GateDeployment`, or the folder of releases.
-    ``partitions`` are a list of keys, of which the run's partition key must be one, or :class:`TimePartitions`, of
-    which the run's partition or data interval names one. With ``publish=False`` the task ends with the verdict, for a
-    :class:`PrivacyPublishOperator` to publish.
+    The XCom contains ``table``, ``partition`` and ``release`` (the id of the new release), without rows or paths. Do
+    not rely on it: read a release with :func:`privacy_assets.read_published`, which verifies it.
 
-    Returns, as its XCom, ``table``, ``partition`` and ``release``, the id of the new release: no rows and no paths, and
-    nothing that a reader should trust. Read a release by :func:`privacy_assets.read_published`. A table that does not
-    hold its policy fails the task for good (AirflowFailException), and nothing is published; so do wrong settings and
-    unusable tables. Any other error is retried as the task says, and names no value. While the steps run, what Python
-    code in this process prints, logs or warns of is dropped.
+    If the table violates its policy, the task fails without retry (AirflowFailException). Invalid
+    settings and unusable tables also fail without retry. Other errors are retried as configured and their messages
+    contain no values. Output, log messages and warnings of Python code in this process are dropped while the steps run.
 
-    Nothing of it is a template: what the UI can edit (params, Variables, Connections, the configuration of a run) says
-    neither what is judged nor by which policy, keys and memory.
+    No field is a template: settings that can be edited in the UI (params, Variables, Connections, run configuration)
+    affect neither the evaluated table nor policy, keys and record of failures.
+
+    Args:
+        table: A :class:`TableSpec`, the path of its YAML file, or the name of a table for which the following four
+            arguments suffice.
+        source: "demo" or the path of the private table.
+        subject: Column that identifies subjects.
+        generator: Name, settings or function of the generator.
+        policy: Policy, mapping, path or name of a built-in policy.
+        deployment: An :class:`AirflowDeployment` or the folder of releases.
+        partitions: List of keys, which must contain the run's partition key, or :class:`TimePartitions`, whose
+            partition follows from the run's partition or data interval. None: unpartitioned.
+        publish: False: end with the verdict, for a :class:`PrivacyPublishOperator`.
+        **kwargs: Arguments of ``BaseOperator``.
+
+    Raises:
+        ConfigError: If settings are invalid; raised when the DAG is parsed.
     """
 
     operator_extra_links = (PrivacyReportLink(),)
@@ -260,22 +342,22 @@ class PrivacyGateOperator(_GateOperator):
             self.outlets = [*self.outlets, release_asset(str(self.gated))]
         self.publish = publish
 
-    def _work(self, stored: StoredSteps, context: Context) -> _Done:
-        with self._device(on_device(stored.steps)) as device:
-            attested, synthetic = judge_table(stored.steps, device, self._step)
-        reference = stored.attested(attested, synthetic)
-        judged = self._judged(attested, {} if self.publish else reference, stored)
-        if judged.refusal is not None or not self.publish:
-            return judged
+    def _work(self, stored: StoredRun, context: Context) -> _Done:
+        stored.start()
+        done, synthetic = _Done({}), dict[str, Any]()
         try:
-            with self._step("published"):
-                release = stored.steps.publish(attested.sealed, synthetic)
+            for task, result in run_table(stored.run, self._device, self._step):
+                if "synthetic" in task.makes:
+                    synthetic = dict(result.values)
+                if task.step.verb == ATTEST:
+                    reference = stored.save(task, {**synthetic, **result.values})
+                    done = self._judged(result.shown, {} if self.publish else reference, stored)
+                    if done.refusal is not None or not self.publish:
+                        break
+                if task.step.verb == PUBLISH:
+                    done = self._released(result.shown, stored, context, done.last_lines)
         except PublicationRefused as error:
-            return replace(judged, refusal=error)
-        return self._released(release, attested.stated.sha256, stored, context, judged.last_lines)
-
-
-def _advice(attested: Attested) -> str:
-    """What to do first about the first cause."""
-    found = [one for one in attested.report.advice if one["todo"]][:1]
-    return "".join(f" {one['means']} Fix: {one['todo'][0]['what']}." for one in found)
+            if not done.last_lines:  # no verdict yet
+                raise
+            done = replace(done, refusal=error)
+        return done

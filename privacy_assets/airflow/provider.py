@@ -1,4 +1,4 @@
-"""What Airflow lists of this package among its providers."""
+"""Provider metadata for Airflow."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 
 def get_provider_info() -> dict[str, Any]:
-    """Name, operators, sensors, triggers and links (entry point ``apache_airflow_provider``)."""
+    """Return the operators, sensors, triggers and links (entry point ``apache_airflow_provider``)."""
     place = "privacy_assets.airflow"
     integration = {"integration-name": "privacy-assets"}
     return {
         "package-name": "privacy-assets",
         "name": "privacy-assets",
-        "description": "A privacy gate for synthetic tables: split, synthesise, attack, judge, and only then publish.",
+        "description": "A privacy gate for synthetic tables: split, generate, attack, evaluate, and only then publish.",
         "versions": [version("privacy-assets")],
         "integrations": [{**integration, "tags": ["service"]}],
         "operators": [{**integration, "python-modules": [f"{place}.operators"]}],

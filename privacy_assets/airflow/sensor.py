@@ -1,4 +1,4 @@
-"""A sensor for who consumes releases: it waits until there is one that a trusted key signed."""
+"""Sensor that waits for a release with a signature by a trusted key."""
 
 from __future__ import annotations
 
@@ -11,28 +11,37 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from privacy_assets.airflow.deployment import GateDeployment
-from privacy_assets.airflow.redaction import redact_exceptions
-from privacy_assets.errors import ConfigError, InputError
+from privacy_assets.airflow.deployment import AirflowDeployment
+from privacy_assets.airflow.operators import redact_exceptions
+from privacy_assets.errors import ConfigError, InputError, for_readers
 from privacy_assets.gate.keys import TrustedKeys
 from privacy_assets.gate.releases import ReleaseStore, check_bytes
-from privacy_assets.gate.statements import Place
-from privacy_assets.storage.objects import Location, location
+from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.infra.objects import Location, location
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
 class ReleaseSensor(BaseSensorOperator):
-    """Waits for a release of ``table`` (and ``partition``), signed by a trusted key, whose bytes are those signed.
+    """Wait for a release of a table that is signed by a trusted key and whose bytes match the signature.
 
-    With ``newer_than``, a time with its zone, only one that was attested after it counts. ``deployment`` is a
-    :class:`GateDeployment`, of which releases and trusted keys matter, or the folder of releases. With
-    ``deferrable=True`` the triggerer waits, and no worker. Returns, as its XCom, ``table``, ``partition``, ``release``
-    and ``sha256``; read the rows by :func:`privacy_assets.read_published`, which verifies them again. A release that is
-    there and does not verify fails the task for good. The ``timeout`` of a deferred sensor begins anew with each
-    release that is not new enough. Who waits in the triggerer has the credentials of its environment: there is no
-    ``store_conn_id``.
+    The XCom contains ``table``, ``partition``, ``release`` and ``sha256``. Read the rows with
+    :func:`privacy_assets.read_published`, which verifies them again. A release that fails verification fails the task
+    without retry.
+
+    Args:
+        table: Name of the table.
+        partition: Partition of the release. None: unpartitioned.
+        newer_than: Only accept releases attested after this time, which must have a time zone.
+        deployment: An :class:`AirflowDeployment`, of which releases and trusted keys are used, or the folder of
+            releases.
+        deferrable: True: wait in the triggerer instead of a worker, with the credentials of the triggerer's
+            environment. The ``timeout`` restarts with each release that is not new enough.
+        **kwargs: Arguments of ``BaseSensorOperator``.
+
+    Raises:
+        ConfigError: If ``newer_than`` has no time zone, or ``deferrable`` is combined with ``store_conn_id``.
     """
 
     template_fields: ClassVar[Sequence[str]] = ()
@@ -44,66 +53,84 @@ class ReleaseSensor(BaseSensorOperator):
         table: str,
         partition: str | None = None,
         newer_than: datetime | None = None,
-        deployment: GateDeployment | str | Path | None = None,
+        deployment: AirflowDeployment | str | Path | None = None,
         deferrable: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.place, self.newer_than, self.deferrable = Place(table, partition), newer_than, deferrable
-        self.deployment = GateDeployment.of(deployment)
+        self.place, self.newer_than, self.deferrable = ReleaseTarget(table, partition), newer_than, deferrable
+        self.deployment = AirflowDeployment.of(deployment)
         if deferrable and self.deployment.store_conn_id is not None:
-            raise ConfigError("ReleaseSensor: deferrable and store_conn_id do not go together. Fix: leave one out.")
+            raise ConfigError("ReleaseSensor: deferrable and store_conn_id cannot be combined. Fix: remove one.")
         if newer_than is not None and newer_than.tzinfo is None:
             raise ConfigError(
-                "ReleaseSensor: newer_than needs a time zone, for example datetime(2026, 1, 1, tzinfo=UTC)."
+                "ReleaseSensor: newer_than has no time zone. Fix: add one, for example datetime(2026, 1, 1,"
+                " tzinfo=UTC)."
             )
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """Look once."""
+        """Check once.
+
+        Args:
+            context: Context of the task.
+        """
         found = self._release()
         return PokeReturnValue(found is not None, found)
 
     def execute(self, context: Context) -> Any:
-        """Wait, here or in the triggerer."""
+        """Wait, in this process or in the triggerer.
+
+        Args:
+            context: Context of the task.
+        """
         if not self.deferrable:
             return super().execute(context)
-        trigger = ReleaseTrigger(*self._watched(), self.poke_interval)  # before the look: none that comes then is lost
+        # Created before the check, so that a release in between is not missed.
+        trigger = ReleaseTrigger(*self._watched(), self.poke_interval)
         if (found := self._release()) is not None:
             return found
         return self.defer(trigger=trigger, method_name="execute_complete", timeout=timedelta(seconds=self.timeout))
 
     def execute_complete(self, context: Context, event: Mapping[str, Any] | None = None) -> Any:
-        """Look at the release that the triggerer saw; wait on where it is not the one."""
+        """Check the release that the triggerer found, and continue to wait if it does not qualify.
+
+        Args:
+            context: Context of the task.
+            event: Event of the trigger. Not used.
+        """
         return self.execute(context)
 
     @redact_exceptions
     def _release(self) -> dict[str, Any] | None:
-        """The current release, verified; None while there is none that is new enough."""
+        """Return the current release after verification, or None if none is new enough."""
         with self.deployment.store_credentials():
-            root, trusted = self.deployment.reading()
+            root, trusted = self.deployment.release_folder(), self.deployment.trusted(reading=True)
             return _verified(root, self.place, trusted, self.newer_than)
 
     @redact_exceptions
     def _watched(self) -> tuple[str, str, str | None, str | None]:
-        """What the trigger looks at, and which release was there before."""
-        root, _ = self.deployment.reading()
+        """Return the location watched by the trigger and the id of its current release."""
+        root = self.deployment.release_folder()
         return str(root), self.place.table, self.place.partition, _current(root, self.place)
 
 
-def _verified(root: Location, place: Place, trusted: TrustedKeys, newer_than: datetime | None) -> dict[str, Any] | None:
-    try:
-        release = ReleaseStore(root).current(place)
-    except InputError:
-        return None
-    stated = release.opened(place, trusted)
-    if newer_than is not None and datetime.fromisoformat(stated.made_at) <= newer_than:
-        return None
-    check_bytes(release.table, stated.sha256)
+def _verified(
+    root: Location, place: ReleaseTarget, trusted: TrustedKeys, newer_than: datetime | None
+) -> dict[str, Any] | None:
+    with for_readers():
+        try:
+            release = ReleaseStore(root).current(place)
+        except InputError:
+            return None
+        stated = release.opened(place, trusted)
+        if newer_than is not None and datetime.fromisoformat(stated.made_at) <= newer_than:
+            return None
+        check_bytes(release.table, stated.sha256, release.root)
     return {"table": place.table, "partition": place.partition, "release": release.id, "sha256": stated.sha256}
 
 
-def _current(root: Location, place: Place) -> str | None:
-    """The id of the release that the pointer names; None before there is one."""
+def _current(root: Location, place: ReleaseTarget) -> str | None:
+    """Return the id of the current release, or None before the first."""
     try:
         return ReleaseStore(root).current(place).id
     except InputError:
@@ -111,9 +138,16 @@ def _current(root: Location, place: Place) -> str | None:
 
 
 class ReleaseTrigger(BaseTrigger):
-    """Waits in the triggerer until the pointer of a table names another release than ``seen``; it verifies nothing.
+    """Wait in the triggerer until the current release of a table has another id than ``seen``, without verifying it.
 
-    What it is given stands in Airflow's database: the folder of releases, a name, no keys.
+    Airflow stores the arguments in its database. They contain no keys.
+
+    Args:
+        releases: Folder or URL of releases.
+        table: Name of the table.
+        partition: Partition, or None.
+        seen: Id of the release to ignore, or None.
+        every: Seconds between checks.
     """
 
     def __init__(self, releases: str, table: str, partition: str | None, seen: str | None, every: float) -> None:
@@ -121,13 +155,13 @@ class ReleaseTrigger(BaseTrigger):
         self.releases, self.table, self.partition, self.seen, self.every = releases, table, partition, seen, every
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """How Airflow makes it again."""
+        """Return class path and arguments, from which Airflow recreates the trigger."""
         given = ("releases", "table", "partition", "seen", "every")
         return f"{type(self).__module__}.{type(self).__name__}", {name: getattr(self, name) for name in given}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """One event, when there is another release."""
-        place = Place(self.table, self.partition)
+        """Yield one event when there is another release."""
+        place = ReleaseTarget(self.table, self.partition)
         while await asyncio.to_thread(_current, location(self.releases), place) in (None, self.seen):
             await asyncio.sleep(self.every)
         yield TriggerEvent({"table": self.table, "partition": self.partition})

@@ -1,4 +1,4 @@
-"""A table's pipeline as a task group: a task a step, and one mapped task for all metrics."""
+"""The pipeline of a table as a task group: one task per step, with mapped tasks for the metrics."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import BaseOperator, TaskGroup
+from airflow.sdk import TaskGroup
 
-from privacy_assets.airflow.deployment import GateDeployment
+from privacy_assets.airflow.deployment import AirflowDeployment, AirflowTable
 from privacy_assets.airflow.operators import PrivacyPublishOperator, PrivacyStepOperator, Table
-from privacy_assets.airflow.table import GatedTable
-from privacy_assets.pipeline.stored_steps import ATTEST, SCORE, steps_of_plan, uses_device
+from privacy_assets.pipeline.steps import ATTEST, PUBLISH, grouped_tasks, upstream
 from privacy_assets.policy import Policy
 
 _DOCS = {
-    "split": "Reads the private table and splits it by person into train, holdout and reference. Each part is signed.",
-    "embed": "Trains the encoder of real rows, which sees likeness beyond single columns.",
-    "fit": "Fits the generator to train, and to nothing else.",
-    "sample": "Makes the synthetic table, and writes it once to the gate's own file: what is judged and published.",
-    "encode": "Brings all tables into one coded form, verified and signed, which every score reads.",
-    SCORE: "Measures one metric each, and signs what it found: how much the table gives away about real people.",
-    ATTEST: "Holds all scores against the policy and signs the verdict. It fails when a limit does not hold; the log"
-    " ends with the limits and what to do, and **Privacy report** opens the page.",
+    "read": "Reads the private table.",
+    "split": "Splits the people of the table into train, holdout and reference. Each part is signed.",
+    "embed": "Trains an encoder of real rows, which detects similarity across columns.",
+    "fit": "Fits the generator to train only.",
+    "sample": "Creates the synthetic table, and writes it once to a file of the gate, which later tasks use.",
+    "prepare": "Prepares, verifies and signs all tables once, for all scores.",
+    "score": "Measures one metric: how much the table discloses about people. The result is signed.",
+    ATTEST: "Evaluates the policy on all scores, and signs the verdict. It fails if a limit does not hold. The log ends"
+    " with the limits and advice, and **Privacy report** opens the page.",
 }
 
 
@@ -33,64 +33,72 @@ def privacy_gate(
     subject: str | None = None,
     generator: str | Mapping[str, Any] | Callable[..., Any] | None = None,
     policy: Policy | Mapping[str, Any] | str | Path | None = None,
-    deployment: GateDeployment | str | Path | None = None,
+    deployment: AirflowDeployment | str | Path | None = None,
     partitions: Any = None,
     group_id: str | None = None,
     outlets: Sequence[Any] = (),
     **kwargs: Any,
 ) -> TaskGroup:
-    """The steps of a table as tasks of the DAG in whose ``with`` block it stands; arguments of the operators.
+    """Create the steps of a table as tasks of the DAG in whose ``with`` block it is called.
 
-    The group has the table's name (or ``group_id``): split, embed, fit, sample, encode, score (one mapped task for all
-    metrics; those that can use a device are ``score_on_device``), attest, publish. What stands before the group runs
-    before all of it (``extract >> privacy_gate(...)``), and what follows runs when the table was published.
-    ``outlets`` are those of ``publish``, beside the release; ``kwargs`` go to every task: ``retries``,
-    ``execution_timeout``, ``queue``. Tasks that can use a device stand in the pool that the settings name
-    (``run: {device_pool: gpu}``), and lease it as well.
+    The tasks are read, split, embed, fit, sample, prepare, score (mapped over the metrics; metrics that can use an
+    accelerator are in ``score_on_device``), attest and publish. Tasks upstream of the group run before all of them
+    (``extract >> privacy_gate(...)``). Downstream tasks run after publication. Verdict and release are the same as with
+    the Dagster component and ``privacy-assets run``.
 
-    The settings are those of the Dagster component and of ``privacy-assets run``, and so are verdict and release.
-    ConfigError names a mistake when the DAG is parsed, for which nothing is read but settings.
+    Tasks that can use an accelerator run in the pool of the setting ``run: {airflow_pool: gpu}`` and lease it as well.
+
+    Args:
+        table: See :class:`PrivacyGateOperator`, also for ``source``, ``subject``, ``generator``, ``policy``,
+            ``deployment`` and ``partitions``.
+        source: Private table.
+        subject: Column that identifies subjects.
+        generator: Generator.
+        policy: Policy.
+        deployment: Locations and keys.
+        partitions: Partitions. None: unpartitioned.
+        group_id: Id of the group. None: the table's name.
+        outlets: Outlets of ``publish`` in addition to the release.
+        **kwargs: Arguments of every task, such as ``retries``, ``execution_timeout`` and ``queue``.
+
+    Returns:
+        The task group.
+
+    Raises:
+        ConfigError: If settings are invalid; raised when the DAG is parsed, which reads no data.
     """
     short = {"source": source, "subject": subject, "generator": generator, "policy": policy}
-    gated = GatedTable.of(table, deployment, partitions, **short)
-    group = TaskGroup(group_id or gated.spec.name, tooltip=f"The privacy gate of {gated}")
+    gated = AirflowTable.of(table, deployment, partitions, **short)
+    group = TaskGroup(group_id or gated.resolved.name, tooltip=f"The privacy gate of {gated}")
     with group:
-        tasks: dict[str, list[BaseOperator]] = {}
-        for step, reads in steps_of_plan(gated.plan).items():
-            given = {one: _ids(tasks[one]) if one == SCORE else _ids(tasks[one])[0] for one in reads}
-            tasks[step] = _scores(gated, given, kwargs) if step == SCORE else [_step(gated, step, given, kwargs)]
-            for task in tasks[step]:
-                task.set_upstream([one for read in reads for one in tasks[read]])
-        (attest,) = tasks[ATTEST]
-        publish = PrivacyPublishOperator(
-            task_id="publish", table=gated, attested_by=attest.task_id, outlets=outlets, **kwargs
-        )
-        publish.set_upstream(attest)
+        operators = dict[str, dict[str, Any]]()  # by verb and name of the group
+        for name, (task, *others) in grouped_tasks(gated.resolved).items():
+            verb, before = task.step.verb, dict[str, dict[str, Any]]()
+            for other in upstream(gated.resolved, task):
+                before[other.step.verb] = operators[other.step.verb]
+            own = {**kwargs, **_pool(gated, task.uses_device), "task_id": name, "table": gated}
+            operator: Any
+            if verb == PUBLISH:
+                before = {ATTEST: before[ATTEST]}
+                (attest,) = before[ATTEST].values()
+                operator = PrivacyPublishOperator(**own, attested_by=attest.task_id, outlets=outlets)
+            else:
+                own |= {"step": verb, "task_ids": {one: _ids(found) for one, found in before.items()}}
+                own["doc_md"] = _DOCS[verb]
+                if task.step.one_each:
+                    mapped = PrivacyStepOperator.partial(**own, map_index_template="{{ task.metric }}")
+                    operator = mapped.expand(metric=[one.name for one in (task, *others)])
+                else:
+                    operator = PrivacyStepOperator(**own)
+            operator.set_upstream([one for found in before.values() for one in found.values()])
+            operators.setdefault(verb, {})[name] = operator
     return group
 
 
-def _step(gated: GatedTable, step: str, given: Mapping[str, Any], kwargs: Mapping[str, Any]) -> BaseOperator:
-    own = {**kwargs, **_pool(gated, uses_device(gated.plan, step))}
-    return PrivacyStepOperator(task_id=step, table=gated, step=step, given=given, doc_md=_DOCS[step], **own)
-
-
-def _scores(gated: GatedTable, given: Mapping[str, Any], kwargs: Mapping[str, Any]) -> list[Any]:
-    """A mapped task for the metrics that need no device, and one for those that can use it: a task has one pool."""
-    found = []
-    for on_device in (False, True):
-        metrics = [name for name in gated.plan.metrics if uses_device(gated.plan, SCORE, name) == on_device]
-        task = f"{SCORE}_on_device" if on_device else SCORE
-        own = {**kwargs, **_pool(gated, on_device), "doc_md": _DOCS[SCORE], "map_index_template": "{{ task.metric }}"}
-        if metrics:
-            mapped = PrivacyStepOperator.partial(task_id=task, table=gated, step=SCORE, given=given, **own)
-            found.append(mapped.expand(metric=metrics))
-    return found
-
-
-def _pool(gated: GatedTable, on_device: bool) -> dict[str, str]:
-    pool = gated.spec.run.device_pool
+def _pool(gated: AirflowTable, on_device: bool) -> dict[str, str]:
+    pool = gated.resolved.spec.run.airflow_pool
     return {"pool": pool} if on_device and pool else {}
 
 
-def _ids(tasks: Sequence[BaseOperator]) -> list[str]:
-    return [task.task_id for task in tasks]
+def _ids(operators: Mapping[str, Any]) -> list[str]:
+    return [operator.task_id for operator in operators.values()]

@@ -1,1 +1,1 @@
-"""The command ``privacy-assets``: one file a command."""
+"""The command line ``privacy-assets``, with one module per command."""

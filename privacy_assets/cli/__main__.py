@@ -1,4 +1,4 @@
-"""``python -m privacy_assets.cli``."""
+"""Entry point of ``python -m privacy_assets.cli``."""
 
 from privacy_assets.cli.main import main
 

@@ -1,12 +1,12 @@
-"""The command ``privacy-assets generate``: a synthetic table from a generator.
+"""The command ``privacy-assets generate``: write a synthetic table.
 
-What is written is not judged: no attack was run on it, and it can repeat private rows. Keep people aside who are not in
---data (a holdout), and judge the table by `privacy-assets evaluate` before anybody sees it. Files and folders that are
-written are for your own user only.
+The table is not judged: no attack was run on it, and it can repeat private rows. Keep people aside who are not in
+--data (a holdout), and evaluate the table with `privacy-assets evaluate` before you share it. Only your user can read
+the files and folders that are written.
 
 exit status:
   0  the table was written
-  2  bad input, bad settings or a generator that failed: no table was written
+  2  no table was written: bad input, bad settings, or the generator failed
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from privacy_assets.cli.command import COLUMNS, Command, Commands
-from privacy_assets.cli.shared import check_out, read_data, settings
+from privacy_assets.cli.options import COLUMNS, Command, Commands, check_out, read_data, settings
 from privacy_assets.errors import ConfigError
-from privacy_assets.storage.files import private_folder, put_atomic, sync_folder
+from privacy_assets.infra import folders
+from privacy_assets.infra.files import fix_of, private_folder, put_atomic
 
 if TYPE_CHECKING:
     from privacy_assets.generators import FittedGenerator
 
-# Options that are of no use to a saved model.
+# Options that do not apply to a saved model.
 _TRAINING = ("generator", "set", "subject", *COLUMNS, "device", "checkpoint", "model")
 
 
@@ -38,28 +38,30 @@ def add_generate(commands: Commands) -> None:
     what = "train a generator on a private table, and write synthetic rows"
     command = commands.add("generate", _generate, what, __doc__)
     _add_training(command)
-    command.option("--rows", "synthetic rows to write (default: as many as --data)", type=int, metavar="N")
-    seed = "the same seed gives the same file (default 0; a secret one where noise is made from it: keep yours secret)"
+    command.option("--rows", "number of synthetic rows (default: as many as in --data)", type=int, metavar="N")
+    seed = "seed of all random draws (default 0; for privacy noise: a random secret, as your own must be)"
     command.option("--seed", seed, default=None, metavar="S")
-    out = "the synthetic table, .parquet (keeps types as pandas reads them) or .csv; one that is there is replaced"
+    out = "synthetic table, .parquet (keeps types as pandas reads them) or .csv; an existing file is replaced"
     command.option("--out", out, required=True, metavar="FILE")
-    command.option("--quiet", "no progress on standard error, warnings only")
+    command.option("--quiet", "show only warnings on standard error, without progress")
 
 
 def _add_training(command: Command) -> None:
     source = command.add_mutually_exclusive_group(required=True)
     data = "the private table to train on: a Parquet or CSV file, a folder or a glob"
     source.add_argument("--data", metavar="FILE", help=data)
-    loaded = "sample from what --model saved, without training; trust its maker: a model can name a program to run"
+    loaded = (
+        "sample from a folder saved by --model; its author must be trusted, because a model can name a program to run"
+    )
     source.add_argument("--from-model", metavar="FOLDER", type=Path, help=loaded)
-    own = "one that `privacy-assets generators` lists, or MODULE:FUNCTION of your own (found on PYTHONPATH)"
+    own = "name of a generator (see `privacy-assets generators`), or MODULE:FUNCTION found on PYTHONPATH"
     command.option("--generator", own)
     command.common("--set")
-    command.option("--subject", "column that tells people apart: left out of training and of the synthetic table")
-    command.common("--kind", "--drop", "--generated", "--domain")
+    command.option("--subject", "column that identifies subjects; left out of training and of the synthetic table")
+    command.common("--kind", "--drop", "--new-values", "--allowed-values")
     device = "for generators that train on torch: auto, cpu, cuda, cuda:N or mps (default auto)"
     command.option("--device", device, default=None, metavar="NAME")
-    kept = "where long training keeps what it has done and goes on from; as private as the table"
+    kept = "folder for checkpoints, from which interrupted training resumes; as private as the table"
     command.option("--checkpoint", kept)
     model = "save the trained generator in this new folder, for --from-model; as private as the table"
     command.option("--model", model, metavar="FOLDER", type=Path)
@@ -83,19 +85,19 @@ def _loaded(options: argparse.Namespace) -> tuple[FittedGenerator, int]:
 
 
 def _trained(options: argparse.Namespace) -> tuple[FittedGenerator, int]:
-    from privacy_assets.compute.devices import lease_device, pick_device
     from privacy_assets.generators import build_generator
+    from privacy_assets.infra.devices import lease_device, pick_device
     from privacy_assets.tables.writing import table_bytes
 
     generator = build_generator(options.generator, settings(options.set))
     wanted = options.device or ("auto" if "torch" in generator.modules else "cpu")
     notify = options.progress
-    pick_device(wanted)  # one that is not there is an error before anything is read
+    pick_device(wanted)  # fails before reading data if the device does not exist
     train, people = read_data(options)
-    if train.schema.generated and not generator.invents:
-        text = f"--generated: {generator.name} copies the values of real rows. Fix: name a function of your own"
-        raise ConfigError(f"{text} (MODULE:FUNCTION), or leave the column out by --drop.")
-    if _kind(options.out) == "csv":  # before the training: what the private table loses, the synthetic one would too
+    if train.schema.generated and not generator.creates_values:
+        text = f"--new-values: {generator.name} copies the values of real rows. Fix: name a custom generator"
+        raise ConfigError(f"{text} (MODULE:FUNCTION), or leave the column out with --drop.")
+    if _kind(options.out) == "csv":  # fails before training if CSV cannot represent the table
         table_bytes(train, "csv", where=options.data)
     if options.checkpoint:
         private_folder(options.checkpoint)
@@ -103,9 +105,11 @@ def _trained(options: argparse.Namespace) -> tuple[FittedGenerator, int]:
     seed = options.seed
     if generator.secret_seed and seed is None:
         if options.checkpoint:
-            raise ConfigError(f"{generator.name}: --checkpoint needs a --seed, a large number that nobody can guess.")
+            raise ConfigError(
+                f"{generator.name}: --checkpoint requires --seed. Fix: pass a large secret random number."
+            )
         seed = secrets.randbits(63)
-        notify("the noise is made from a seed drawn at random, which is told nobody")
+        notify("the seed of the privacy noise is drawn at random, and is not shown")
     with lease_device(device=wanted, on_wait=notify) as device:
         fitted = generator.fit(
             train, seed=seed or 0, device=device, progress=notify, checkpoint=options.checkpoint, people=people
@@ -117,12 +121,13 @@ def _trained(options: argparse.Namespace) -> tuple[FittedGenerator, int]:
 
 
 def _save(fitted: FittedGenerator, folder: Path) -> None:
-    """Save into a hidden folder beside ``folder`` and rename it: there is a whole model, or none."""
+    """Save the model atomically: write it to a hidden folder next to ``folder``, then rename it."""
     staging = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
     try:
         fitted.save(staging)
         os.replace(staging, folder)
-        sync_folder(folder.parent)
+        with folders.opened(folder.parent) as parent:
+            folders.sync(parent)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
@@ -135,41 +140,43 @@ def _write(fitted: FittedGenerator, rows: int, options: argparse.Namespace) -> N
     try:
         put_atomic(Path(options.out), data)
     except OSError as error:
-        raise ConfigError(f"{options.out}: cannot be written ({error.strerror}).") from None
+        raise ConfigError(f"{options.out}: cannot be written ({error.strerror}).{fix_of(error)}") from None
 
 
 def _warn(fitted: FittedGenerator, options: argparse.Namespace) -> None:
     judge = ["privacy-assets", "evaluate", "--train", options.data or "TRAIN", "--holdout", "HOLDOUT"]
     judge += ["--synthetic", options.out, *(["--subject", options.subject] if options.subject else [])]
     for option in COLUMNS:
-        judge += [word for given in getattr(options, option) for word in (f"--{option}", given)]
+        judge += [word for given in getattr(options, option) for word in (f"--{option.replace('_', '-')}", given)]
     lines = [
         f"privacy budget: {fitted.privacy}",
-        f"NOT JUDGED: {options.out} can repeat private rows, and no attack was run on it. Before anybody sees it, run",
+        f"NOT EVALUATED: {options.out} can repeat private rows, and no attack was run on it. Before you share it, run",
         f"  {shlex.join(judge)}",
-        "where HOLDOUT are rows of the same population, but of people whom the generator has not seen.",
+        "where HOLDOUT contains rows of other people of the same population.",
     ]
     if not fitted.generator.repeatable:
-        lines.insert(1, f"{fitted.generator.name} does not promise the same rows for the same seed")
+        lines.insert(1, f"{fitted.generator.name} does not guarantee the same rows for the same seed")
     sys.stderr.write("\n".join(lines) + "\n")
 
 
-# --- what is checked before the training ------------------------------------------------------------------------------
+# --- checks before training -------------------------------------------------------------------------------------------
 
 
 def _check(options: argparse.Namespace) -> None:
     if options.rows is not None and options.rows < 1:
-        raise ConfigError(f"--rows {options.rows}: ask for at least one row.")
+        raise ConfigError(f"--rows {options.rows}: must be at least 1.")
     if options.seed is not None and options.seed < 0:
-        raise ConfigError(f"--seed {options.seed}: the seed must be at least 0.")
+        raise ConfigError(f"--seed {options.seed}: must be at least 0.")
     if options.from_model:
-        given = [name for name in _TRAINING if getattr(options, name)]
+        given = [name.replace("_", "-") for name in _TRAINING if getattr(options, name)]
         if given:
-            raise ConfigError(f"--{given[0]} is for training: leave it out with --from-model.")
+            raise ConfigError(
+                f"--{given[0]} cannot be combined with --from-model, because it affects training only. Fix: remove it."
+            )
         if options.rows is None:
-            raise ConfigError("--from-model needs --rows.")
+            raise ConfigError("--from-model requires --rows.")
     elif options.generator is None:
-        raise ConfigError("--data needs --generator: `privacy-assets generators` lists them.")
+        raise ConfigError("--data requires --generator. Fix: name one that `privacy-assets generators` lists.")
     _check_folders(options)
     _check_out(Path(options.out), options)
 
@@ -181,18 +188,22 @@ def _check_folders(options: argparse.Namespace) -> None:
     if not model:
         return
     if model.exists() and (not model.is_dir() or any(model.iterdir())):
-        raise ConfigError(f"{model}: there is something already. Fix: name a new folder for --model.")
+        raise ConfigError(f"{model}: exists already. Fix: name a new folder for --model.")
     if checkpoint and checkpoint.resolve() == model.resolve():
-        raise ConfigError(f"{model}: --model and --checkpoint must be two folders.")
+        raise ConfigError(f"{model}: --model and --checkpoint name the same folder. Fix: name two folders.")
     _check_writable(model)
 
 
 def _check_out(out: Path, options: argparse.Namespace) -> None:
-    """ConfigError unless the table can be written, to a place of its own."""
+    """Check that the table can be written and would not overwrite or join input, model or checkpoint.
+
+    Raises:
+        ConfigError: If it cannot.
+    """
     from privacy_assets.tables.files import SUFFIXES
 
     if out.suffix.lower() not in SUFFIXES:
-        raise ConfigError(f"{out}: the kind of file is told by the suffix. Fix: name a .parquet or .csv file.")
+        raise ConfigError(f"{out}: unknown suffix. Fix: name a .parquet or .csv file.")
     check_out(options.out)
     for folder in (options.from_model, options.model, options.checkpoint):
         if folder and out.resolve().is_relative_to(folder.resolve()):
@@ -203,7 +214,7 @@ def _check_out(out: Path, options: argparse.Namespace) -> None:
 
 
 def _is_part(out: Path, data: str) -> bool:
-    """Whether ``out`` is a file that ``data`` (a file, a folder or a glob) names, or would be once it is there."""
+    """Return True if ``data`` (a file, a folder or a glob) includes ``out``, or would once it is written."""
     from privacy_assets.tables.files import table_files
 
     if out.exists() and any(isinstance(file, Path) and out.samefile(file) for file in table_files(data)):
@@ -217,7 +228,7 @@ def _check_writable(path: Path) -> None:
         with tempfile.TemporaryFile(dir=path.resolve().parent):
             pass
     except OSError as error:
-        raise ConfigError(f"{path}: nothing can be written there ({error.strerror}).") from None
+        raise ConfigError(f"{path}: cannot be written ({error.strerror}).") from None
 
 
 def _kind(out: str) -> str:

@@ -1,4 +1,4 @@
-"""The command ``privacy-assets generators``: which generators there are, and whether they can run here.
+"""The command ``privacy-assets generators``: list the generators, with the packages that are missing here.
 
 exit status:
   0  always
@@ -11,8 +11,9 @@ import json
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from privacy_assets.cli.command import Commands, say
-from privacy_assets.report.text import NOTHING, aligned
+from privacy_assets.cli.options import Commands, say
+from privacy_assets.report.text import aligned
+from privacy_assets.report.words import NOTHING
 
 if TYPE_CHECKING:
     from privacy_assets.generators import GeneratorInfo
@@ -22,7 +23,7 @@ _WIDTH = 96
 
 def add_generators(commands: Commands) -> None:
     """Add the command to the command line."""
-    what = "list the generators, and whether they can run here"
+    what = "list the generators, with the packages that are missing here"
     command = commands.add("generators", _generators, what, __doc__)
     command.option("--json", "print JSON", action="store_true")
 
@@ -42,7 +43,7 @@ def _generators(options: argparse.Namespace) -> int:
 
 def _row(info: GeneratorInfo) -> list[str]:
     repeats = "yes" if info.repeatable else "not promised"
-    here = "no" if not info.available else "elsewhere" if info.apart else "yes"
+    here = "no" if not info.available else "elsewhere" if info.separate_environment else "yes"
     return [info.name, here, repeats, info.licence, info.extra or NOTHING]
 
 
@@ -53,8 +54,8 @@ def _details(info: GeneratorInfo) -> list[str]:
         lines.append(f"--set: {', '.join(given)}")
     if info.install:
         lines.append(f"Needs {', '.join(info.missing)}: {info.install}")
-    if info.apart:
-        lines.append(f"Needs an environment of its own, whose python is a setting: {info.apart}")
+    if info.separate_environment:
+        lines.append(f"Needs a separate environment, whose Python is a setting: {info.separate_environment}")
     return [f"    {part}" for line in lines for part in textwrap.wrap(line, _WIDTH, break_long_words=False)]
 
 

@@ -1,15 +1,12 @@
-"""The command ``privacy-assets keys``: which keys are trusted, which one signs, and a new one. It needs no dagster.
+"""The command ``privacy-assets keys``: list trusted keys and signing key, or create a new one. Does not need Dagster.
 
 exit status:
-  0  the keys are in order, or there are none yet; the new key was made
-  1  a key has a problem, or the signing key is gone
-  2  no new key can be made
+  0  all keys are valid, or none exists yet; with --new, the key was created
+  1  a key has a problem, or the signing key is missing
+  2  the new key cannot be created
 
-defaults:
-  {releases}
-  {private}
-  trusted keys: {trusted}
-  signing key: PRIVACY_ASSETS_SIGNING_KEY (PEM text), else signing.key in the private folder
+{deployment}
+{signing}
 """
 
 from __future__ import annotations
@@ -18,25 +15,25 @@ import argparse
 import os
 from pathlib import Path
 
-from privacy_assets.cli.command import NO, YES, Commands, private_folder, release_folder, say
+from privacy_assets.cli.options import NO, YES, Commands, deployment_settings, say
 from privacy_assets.errors import ConfigError
-from privacy_assets.gate.keys import SIGNING_VARIABLE, SigningKey, TrustedKeys, key_file, key_files, rotate_key
-from privacy_assets.storage.files import check_private
+from privacy_assets.gate.keys import SIGNING_VARIABLE, SigningKey, TrustedKeys, key_files, rotate_key
+from privacy_assets.gate.releases import TRUSTED_VARIABLE
+from privacy_assets.infra.files import check_private
+from privacy_assets.infra.markers import mark_deployment, write_marker
 
 
 def add_keys(commands: Commands) -> None:
     """Add the command to the command line."""
-    command = commands.add("keys", _keys, "list the trusted keys and the one that signs", __doc__)
-    new = "make the first pair of keys; later: sign with a new key, and go on trusting the old one"
+    command = commands.add("keys", _keys, "list the trusted keys and the signing key", __doc__)
+    new = "create the first key pair; later: sign with a new key, and keep trusting the old one"
     command.option("--new", new, action="store_true")
-    command.common("--releases", "--private")
+    command.common("--home", "--releases", "--private")
 
 
 def _keys(options: argparse.Namespace) -> int:
-    from privacy_assets.gate.releases import default_trusted
-
-    root = release_folder(options, there=False)
-    trusted, path = default_trusted(root), key_file(private_folder(options, root))
+    settings = deployment_settings(options)
+    trusted, path = settings.trusted(), settings.signing_key_file()
     return _new(path, trusted) if options.new else _list(path, trusted)
 
 
@@ -45,7 +42,7 @@ def _list(path: Path | None, trusted: TrustedKeys) -> int:
     keys = {file: _key_or_problem(file) for file in key_files(folder)}
     signs, problem = _signs(path, trusted, some=bool(keys))
     if not keys and not signs and not problem:
-        say(f"No keys yet. The first run makes a pair, or: privacy-assets keys --new ({path}, {folder}).")
+        say(f"There are no keys. The first run creates a pair, as does: privacy-assets keys --new ({path}, {folder}).")
         return YES
     say(f"signing key   {signs or ('unusable' if _given(path) else 'none')}  {_source(path)}")
     say(f"trusted keys  in {folder}")
@@ -58,7 +55,7 @@ def _list(path: Path | None, trusted: TrustedKeys) -> int:
 
 
 def _key_or_problem(file: Path) -> tuple[str, str]:
-    """Id of a trusted key, else what is wrong with its file."""
+    """Return id and "" for a trusted key, or "" and the problem of its file."""
     try:
         (keyid,) = TrustedKeys((file,)).by_id
     except ConfigError as error:
@@ -75,12 +72,12 @@ def _source(path: Path | None) -> str:
 
 
 def _signs(path: Path | None, trusted: TrustedKeys, *, some: bool) -> tuple[str, str]:
-    """Id of the key that signs here, else what is wrong with it."""
+    """Return id and "" for the signing key, or "" and its problem; both are "" if no key exists."""
     if not _given(path):
         lost = (
-            f"{path or SIGNING_VARIABLE}: there are trusted keys but no signing key, so nothing can be signed or"
-            " published here. Bring the key back; if it is lost: privacy-assets keys --new. A place that only verifies"
-            " needs none."
+            f"{path or SIGNING_VARIABLE}: there are trusted keys but no signing key, so releases cannot be"
+            " signed here. Fix: restore the key, or if it is lost: privacy-assets keys --new. Readers do not"
+            " need a signing key."
         )
         return "", lost if some else ""
     try:
@@ -93,31 +90,37 @@ def _new(path: Path | None, trusted: TrustedKeys) -> int:
     (folder,) = trusted.places
     if path is None:
         raise ConfigError(
-            "keys never lie in an object store. Fix: make the pair in a folder (--private DIR), put signing.key into"
-            f" the secret that becomes {SIGNING_VARIABLE}, and take the file away."
+            "an object store cannot hold keys. Fix: create the pair in a folder (--private DIR), copy signing.key"
+            f" into the secret that sets {SIGNING_VARIABLE}, and delete the file."
         )
     if os.environ.get(SIGNING_VARIABLE):
         raise ConfigError(
-            f"the signing key comes from {SIGNING_VARIABLE}: a new file would not be used. Make the new key where that"
-            f" secret is kept, put its public half (PEM) into {folder}, then change the secret."
+            f"the signing key comes from {SIGNING_VARIABLE}, so a new file would not be used. Fix: create the new"
+            f" key where that secret is kept, add its public key (PEM) to {folder}, then change the secret."
         )
     if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"{folder} is one key, and two are needed: make it a folder that holds both.")
+        raise ConfigError(
+            f"{folder} is a file with one key, and two are needed. Fix: replace it by a folder with both."
+        )
     if path.parent.is_dir():
         check_private(path.parent)
+    own_keys = not os.environ.get(TRUSTED_VARIABLE)
+    deployment = mark_deployment({"private": path.parent, "trusted_keys": folder}, own_keys=own_keys)
     old = [file.name for file in key_files(folder)]
     keyid = rotate_key(path, folder)
+    if own_keys:
+        write_marker(folder, "trusted_keys", deployment)
     new = folder / f"{keyid[:16]}.pem"
     say(
         f"new signing key  {keyid}",
         f"  private        {path} (keep it secret, and keep a copy)",
         f"  public         {new}",
     )
-    say("", f"Next: give {new.name} to whoever verifies your tables.")
+    say("", f"Next: give {new.name} to the readers who verify your tables.")
     if old:
         say(
-            f"What was signed before stays valid: {', '.join(old)} stays trusted.",
-            f"To distrust a key: materialise every table anew with the new one, then delete its file in {folder}",
-            "and the copies that others have. From then on every release and result that it signed is refused.",
+            f"Earlier signatures stay valid: {', '.join(old)} stays trusted.",
+            f"To distrust a key: rerun all steps of every table with the new one, then delete its file in {folder}",
+            "and all copies of this file. From then on, each release and result that it signed is rejected.",
         )
     return YES

@@ -1,6 +1,6 @@
-"""The command line: ``privacy-assets evaluate``, ``policy`` and ``demo``; the others stand next door.
+"""Entry point of the command line, with the commands ``evaluate``, ``policy`` and ``demo``.
 
-Exit status: 0 = the policy holds, 1 = broken or not assessable, 2 = bad input or bad settings.
+Exit status of ``evaluate``: 0 = the policy holds, 1 = it fails or is not assessable, 2 = bad input or bad settings.
 """
 
 from __future__ import annotations
@@ -12,40 +12,58 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from privacy_assets.cli.accept import add_accept
 from privacy_assets.cli.audit import add_audit
-from privacy_assets.cli.calibrate import add_calibrate
-from privacy_assets.cli.command import NO, YES, Commands, say
 from privacy_assets.cli.generate import add_generate
 from privacy_assets.cli.generators import add_generators
 from privacy_assets.cli.keys import add_keys
-from privacy_assets.cli.plan import add_plan
-from privacy_assets.cli.prepare import add_prepare
-from privacy_assets.cli.releases import add_releases
-from privacy_assets.cli.run import add_run
-from privacy_assets.cli.shared import (
+from privacy_assets.cli.leak_study import add_leak_study
+from privacy_assets.cli.options import (
+    NO,
+    YES,
+    Commands,
     check_out,
     declared_columns,
     kinds,
     leased,
+    say,
     settings,
     workers,
     write_json,
 )
+from privacy_assets.cli.power import add_power
+from privacy_assets.cli.prepare import add_prepare
+from privacy_assets.cli.releases import add_releases
+from privacy_assets.cli.run import add_run
 from privacy_assets.cli.verify import add_verify
-from privacy_assets.compute.progress import silent, watched
-from privacy_assets.errors import ConfigError, InputError, PrivacyAssetsError, StepError
+from privacy_assets.errors import ConfigError, InputError, PrivacyAssetsError, StepError, with_advice
+from privacy_assets.infra.objects import check_no_credentials
+from privacy_assets.infra.progress import silent, watched
 from privacy_assets.tables.files import table_files
 
 if TYPE_CHECKING:
     from privacy_assets.report.report import Report
 
 BAD_INPUT = 2
-_EXIT = "Exit status: 0 the policy holds, 1 it is broken or cannot be assessed, 2 bad input."
+_EXIT = "Exit status: 0 the policy holds, 1 a limit is broken or cannot be assessed, 2 invalid input."
 _LONGEST_VALUE = 80  # characters
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status."""
+    """Run a command.
+
+    Args:
+        arguments: Arguments. None: those of the process.
+
+    Returns:
+        The exit status.
+    """
+    try:
+        for argument in sys.argv[1:] if arguments is None else arguments:
+            check_no_credentials(argument)  # before argparse, whose messages quote arguments
+    except ConfigError as error:
+        sys.stderr.write(f"privacy-assets: {error}\n")
+        return BAD_INPUT
     options = _parser().parse_args(arguments)
     try:
         _look_for_tables(options)
@@ -54,12 +72,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             status: int = options.run(options)
     except PrivacyAssetsError as error:
         shown = _offending(options, error) if getattr(options, "show_values", False) else ""
-        sys.stderr.write(f"privacy-assets: {error}{shown}\n")
+        sys.stderr.write(f"privacy-assets: {with_advice(error)}{shown}\n")
         return BAD_INPUT
     except KeyboardInterrupt:
         sys.stderr.write("privacy-assets: interrupted\n")
         return 130
-    except Exception as error:  # noqa: BLE001 (a library can raise anything, and quote what it read)
+    except Exception as error:  # noqa: BLE001 (libraries can raise anything, with private values in the message)
         sys.stderr.write(f"privacy-assets: {StepError.hiding(error)}\n")
         return BAD_INPUT
     return status
@@ -68,26 +86,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="privacy-assets",
-        description="The privacy gate between a synthetic table and its publication.",
-        epilog=f"{_EXIT} COMMAND --help tells what they mean elsewhere.",
+        description="Privacy gate for the publication of synthetic tables.",
+        epilog=f"{_EXIT} For other commands, see COMMAND --help.",
     )
     commands = Commands(parser)
     _add_evaluate(commands)
     for add in (
-        add_plan,
+        add_power,
         add_run,
         add_audit,
-        add_calibrate,
+        add_leak_study,
         add_generators,
         add_generate,
         add_verify,
         add_releases,
+        add_accept,
         add_keys,
     ):
         add(commands)
     add_prepare(commands)
     _add_demo(commands)
-    policy = commands.parsers.add_parser("policy", help="print a shipped policy as YAML, to start your own from")
+    policy = commands.parsers.add_parser("policy", help="print a shipped policy as YAML, a template for your own")
     policy.add_argument(
         "name", nargs="?", choices=("default", "small"), default="default", help="small: 800 to 1,500 people"
     )
@@ -96,20 +115,24 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_evaluate(commands: Commands) -> None:
-    what = "measure a synthetic table and judge it by a policy"
+    what = "measure a synthetic table and evaluate a policy on it"
     command = commands.parsers.add_parser("evaluate", help=what, description=f"{what.capitalize()}.", epilog=_EXIT)
     command.set_defaults(run=_evaluate)
     trained = "rows the generator was trained on: a Parquet or CSV file, a folder or a glob"
     command.option("--train", trained, required=True, metavar="FILE")
-    command.option("--holdout", "rows of the same population it has not seen", required=True, metavar="FILE")
-    command.option("--synthetic", "the table to be published", required=True, metavar="FILE")
-    command.option("--reference", "further unseen rows of the same population", metavar="FILE")
-    earlier = "a table of the same people that was released before; once for each"
-    command.option("--released", earlier, metavar="FILE", action="append", default=[])
-    command.option("--subject", "column that tells people apart (real tables); without it each row is one person")
-    command.common("--kind", "--drop", "--generated", "--domain")
+    command.option(
+        "--holdout", "rows of the same population that the generator was not trained on", required=True, metavar="FILE"
+    )
+    command.option("--synthetic", "the synthetic table to publish", required=True, metavar="FILE")
+    command.option(
+        "--reference", "further rows of the same population that the generator was not trained on", metavar="FILE"
+    )
+    earlier = "an earlier release about the same people; once for each"
+    command.option("--earlier-release", earlier, dest="earlier_releases", metavar="FILE", action="append", default=[])
+    command.option("--subject", "column that identifies subjects (real tables); default: each row is one person")
+    command.common("--kind", "--drop", "--new-values", "--allowed-values")
     command.option("--metrics", "metrics to run, comma-separated; default: those of the policy", metavar="A,B")
-    made_by = "what made the synthetic table, for metrics that attack it: a name, or MODULE:FUNCTION of your own"
+    made_by = "generator of the synthetic table, for metrics that attack it: a name, or MODULE:FUNCTION"
     command.option("--generator", made_by)
     command.common("--set")
     command.option(
@@ -117,11 +140,13 @@ def _add_evaluate(commands: Commands) -> None:
     )
     command.option("--seed", "the same seed gives the same report (default 0)")
     command.common("--device", "--ray")
-    command.option("--no-embedder", "leave out the embedded statistics and their training", action="store_true")
+    command.option(
+        "--no-embedder", "leave out the embedded statistics, so that no embedder is trained", action="store_true"
+    )
     command.option("--json", "write the results as JSON", metavar="OUT")
     command.option("--html", "write the report as one HTML file", metavar="OUT")
     command.common("--quiet")
-    values = "an error about a cell also prints that cell, a private value (default: position only)"
+    values = "print the private value, not only the position, in an error about a cell"
     command.option("--show-values", values, action="store_true")
 
 
@@ -132,15 +157,15 @@ def _add_demo(commands: Commands) -> None:
 
 
 def _look_for_tables(options: argparse.Namespace) -> None:
-    """InputError for a table that is not there, before the libraries are loaded that read it."""
-    for role in ("train", "holdout", "synthetic", "reference", "released", "data"):
+    """Raise InputError for a missing table, before loading the libraries that read it."""
+    for role in ("train", "holdout", "synthetic", "reference", "earlier_releases", "data"):
         given = getattr(options, role, None)
         for path in [given] if isinstance(given, str) else given or []:
             table_files(path)
 
 
 def _evaluate(options: argparse.Namespace) -> int:
-    from privacy_assets.report.evaluate import evaluate
+    from privacy_assets.evaluation.evaluate import evaluate
 
     check_out(options.json, options.html)
     with workers(options), leased(options, used=not options.no_embedder) as device:
@@ -149,7 +174,7 @@ def _evaluate(options: argparse.Namespace) -> int:
             options.holdout,
             options.synthetic,
             reference=options.reference,
-            released=options.released,
+            earlier_releases=options.earlier_releases,
             subject=options.subject,
             kinds=kinds(options.kind),
             **declared_columns(options).arguments,
@@ -168,14 +193,14 @@ def _evaluate(options: argparse.Namespace) -> int:
 
 def _generator(options: argparse.Namespace) -> dict[str, Any] | None:
     if options.generator is None and options.set:
-        raise ConfigError("--set is for a generator: name it by --generator.")
+        raise ConfigError("--set requires --generator.")
     return None if options.generator is None else {"name": options.generator, "settings": settings(options.set)}
 
 
 def _offending(options: argparse.Namespace, error: PrivacyAssetsError) -> str:
-    """The cell that ``error`` names, read again from its table; empty when it names none.
+    """Read the cell that ``error`` refers to, for display; "" if it refers to none.
 
-    Only the command line shows private values, and only when it is asked to: errors never hold one.
+    Errors contain no private values. Only the command line displays them, on request.
     """
     if not isinstance(error, InputError) or error.column is None or error.row is None:
         return ""
@@ -190,15 +215,15 @@ def _offending(options: argparse.Namespace, error: PrivacyAssetsError) -> str:
 
 
 def _write(report: Report, json_out: str | None, html_out: str | None) -> None:
-    from privacy_assets.storage.files import put_atomic
+    from privacy_assets.infra.files import fix_of, put_atomic
 
     try:
         if json_out:
             write_json(json_out, report.to_json())
         if html_out:
-            put_atomic(Path(html_out), report.to_html().encode(), mode=0o644)
+            put_atomic(Path(html_out), report.to_html().encode())
     except OSError as error:
-        raise ConfigError(f"the report cannot be written: {error.strerror}.") from None
+        raise ConfigError(f"the report cannot be written: {error.strerror}.{fix_of(error)}") from None
 
 
 def _demo(options: argparse.Namespace) -> int:
@@ -210,9 +235,10 @@ def _demo(options: argparse.Namespace) -> int:
 def _policy(options: argparse.Namespace) -> int:
     import yaml
 
-    from privacy_assets.policy import SHIPPED
+    from privacy_assets.metrics.policies import load_policy
 
-    sys.stdout.write(yaml.safe_dump(SHIPPED[options.name]().to_dict(), sort_keys=False, width=110, allow_unicode=True))
+    policy = load_policy(options.name).to_dict()
+    sys.stdout.write(yaml.safe_dump(policy, sort_keys=False, width=110, allow_unicode=True))
     return YES
 
 

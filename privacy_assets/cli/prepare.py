@@ -1,12 +1,13 @@
-"""The command ``privacy-assets prepare``: places in an object store, made ready once. It needs no dagster.
+"""The command ``privacy-assets prepare``: prepare locations in an object store, once. Does not need Dagster.
 
-Checks that the store refuses to write over an object when it is told so (S3: If-None-Match), and marks each place with
-its role and the deployment that it belongs to. Releases and the private folder are used only where that mark is: a
-wrong name would be an empty memory, which has forgotten every failure and every release. Folders on disk need nothing.
+Checks that the store can refuse to overwrite objects (S3: If-None-Match), and marks each location with its role and its
+deployment. Releases and the private folder are used only if they are marked, because a mistyped, empty location would
+contain no record of earlier failures and releases. Local folders are marked by the first run, except a private folder
+whose releases are in an object store: then give both.
 
 exit status:
-  0  every URL is ready, now or since before
-  2  the store cannot be reached or writes over what is there, or a place has another role or deployment
+  0  every URL is ready, now or from an earlier call
+  2  the store cannot be reached or overwrites objects, or a location has another role or deployment
 
 defaults:
   --releases  PRIVACY_ASSETS_RELEASES
@@ -21,15 +22,15 @@ from __future__ import annotations
 import argparse
 import os
 
-from privacy_assets.cli.command import YES, Commands, say
+from privacy_assets.cli.options import YES, Commands, say
 from privacy_assets.errors import ConfigError
-from privacy_assets.gate.prepared import Role, prepare
-from privacy_assets.storage.objects import PRIVATE_VARIABLE, RELEASES_VARIABLE, ObjectPath, location
+from privacy_assets.infra.markers import Role, prepare
+from privacy_assets.infra.objects import PRIVATE_VARIABLE, RELEASES_VARIABLE, Location, ObjectPath, location
 
 
 def add_prepare(commands: Commands) -> None:
     """Add the command to the command line."""
-    command = commands.add("prepare", _prepare, "make places in an object store ready for the gate", __doc__)
+    command = commands.add("prepare", _prepare, "prepare folders of an object store for the gate", __doc__)
     command.common("--releases", "--private")
 
 
@@ -39,9 +40,11 @@ def _prepare(options: argparse.Namespace) -> int:
         "private": options.private or os.environ.get(PRIVATE_VARIABLE),
     }
     found = {role: location(text) for role, text in given.items() if text}
-    places: dict[Role, ObjectPath] = {role: place for role, place in found.items() if isinstance(place, ObjectPath)}
-    if not places:
-        raise ConfigError("no URL of an object store was given by --releases or --private. A folder needs nothing.")
+    places: dict[Role, Location] = {role: place.absolute() for role, place in found.items()}
+    if not any(isinstance(place, ObjectPath) for place in places.values()):
+        raise ConfigError(
+            "neither --releases nor --private is the URL of an object store. Local folders need no preparation."
+        )
     new = prepare(places)
     say(*(f"{role:<9} {place}: {'ready' if new[role] else 'was ready before'}" for role, place in places.items()))
     return YES

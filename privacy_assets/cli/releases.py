@@ -1,14 +1,11 @@
-"""The command ``privacy-assets releases``: what was published, and back to an earlier release. It needs no dagster.
+"""The command ``privacy-assets releases``: list releases, and roll back to an earlier one. Does not need Dagster.
 
 exit status:
-  0  every release that is shown is whole, or nothing was published yet; the rollback was done
-  1  a release is damaged, or the rollback was refused: nothing changed
+  0  all listed releases are whole, or there is no release yet; with --rollback, it was done
+  1  a release is damaged, or the rollback was refused and had no effect
   2  no such table, partition, release or folder, or no trusted key
 
-defaults:
-  {releases}
-  {private}
-  trusted keys: {trusted}
+{deployment}
 """
 
 from __future__ import annotations
@@ -20,86 +17,107 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from privacy_assets.cli.command import NO, YES, Commands, private_folder, release_folder, say
-from privacy_assets.errors import ConfigError, PublicationRefused, did_you_mean, shown
-from privacy_assets.report.text import NOTHING, aligned, clean, number
-from privacy_assets.storage.objects import Location, ObjectPath
+from privacy_assets.cli.options import NO, YES, Commands, deployment_settings, say
+from privacy_assets.errors import ConfigError, PublicationRefused, did_you_mean, outcome_known, safe_repr, with_advice
+from privacy_assets.infra.objects import Location, ObjectPath
+from privacy_assets.policy import title_of
+from privacy_assets.report.text import aligned
+from privacy_assets.report.words import NOTHING, clean, number
 
 if TYPE_CHECKING:
+    from privacy_assets.gate.deployment import DeploymentSettings
     from privacy_assets.gate.keys import TrustedKeys
     from privacy_assets.gate.releases import ReleaseStore
-    from privacy_assets.gate.statements import Place
+    from privacy_assets.gate.statements import ReleaseTarget
     from privacy_assets.gate.verification import ReleaseState
 
-_SHORT, _PATH = 12, 4096  # digits shown of a hash or key id; characters of a path, which is never cut
+_SHORT, _PATH = 12, 4096  # displayed digits of a hash or key id; characters of a path, which is not truncated
 
 
 def add_releases(commands: Commands) -> None:
     """Add the command to the command line."""
-    command = commands.add("releases", _releases, "show what was published, and roll back", __doc__)
+    command = commands.add("releases", _releases, "list the releases, and roll back", __doc__)
     command.option("table", "show this table only", metavar="TABLE", nargs="?")
     command.option("--partition", "show this partition only", metavar="P")
     command.option("--rollback", "make this release of TABLE the current one again", metavar="ID")
     command.option("--json", "print JSON", action="store_true")
-    command.common("--releases", "--private")
+    command.common("--home", "--releases", "--private")
 
 
 def _releases(options: argparse.Namespace) -> int:
-    from privacy_assets.gate.releases import ReleaseStore, default_trusted
+    from privacy_assets.gate.releases import ReleaseStore
 
-    root = release_folder(options)
+    settings = deployment_settings(options, check=True)
+    root = settings.release_folder()
     store = ReleaseStore(root)
     places = [place for place in store.places() if store.history(place)]
     if options.rollback is not None:
-        return _roll_back(options, store, places)
+        return _roll_back(options, settings, store, places)
     shown = _chosen(places, options, root)
-    found = _states(store, shown, default_trusted(root, reading=True))
+    found = _states(store, shown, settings.trusted(reading=True))
     whole = not any(problem or any(state.damage for state in states) for _, states, problem in found)
     if options.json:
         say(json.dumps({"releases": str(root), "places": [_place_json(*one) for one in found]}, indent=2))
     elif not found:
         if isinstance(root, ObjectPath):
-            from privacy_assets.gate.prepared import check_prepared
+            from privacy_assets.infra.markers import check_prepared
 
-            check_prepared(root, "releases")  # else the name is wrong
-        say(f"Nothing was published yet in {root}. The asset `published` of a table does it.")
+            check_prepared(root, "releases")  # raises if the location is not marked, as for a mistyped name
+        say(f"There are no releases in {root}. The asset `published` of a table publishes it.")
     else:
         say(*(line for one in found for line in _history(*one)))
     return YES if whole else NO
 
 
-Found = list[tuple["Place", list["ReleaseState"], str]]
+Found = list[tuple["ReleaseTarget", list["ReleaseState"], str]]
 
 
-def _states(store: ReleaseStore, places: Sequence[Place], trusted: TrustedKeys) -> Found:
+def _states(store: ReleaseStore, places: Sequence[ReleaseTarget], trusted: TrustedKeys) -> Found:
     from privacy_assets.gate.verification import current_id, states_of
 
     return [(place, states_of(store, place, trusted), current_id(store, place)[1]) for place in places]
 
 
-def _chosen(places: list[Place], options: argparse.Namespace, root: Location) -> list[Place]:
-    """The places that TABLE and --partition name; all of them without."""
+def _chosen(places: list[ReleaseTarget], options: argparse.Namespace, root: Location) -> list[ReleaseTarget]:
+    """Return the tables and partitions selected by TABLE and --partition; default: all."""
     table, partition = options.table, options.partition
     if not places:
         return []
     here = [place for place in places if table in (None, place.table)]
     if not here:
         known = {place.table for place in places}
-        raise ConfigError(f"no table {shown(table)} was published in {root}.{did_you_mean(table, known)}")
+        raise ConfigError(f"no table {safe_repr(table)} was published in {root}.{did_you_mean(table, known)}")
     chosen = [place for place in here if partition in (None, place.partition)]
     if not chosen:
         known = {place.partition for place in here if place.partition is not None}
-        which = f" of {shown(table)}" if table else ""
-        raise ConfigError(f"no partition {shown(partition)}{which} was published.{did_you_mean(partition, known)}")
+        which = f" of {safe_repr(table)}" if table else ""
+        raise ConfigError(f"no partition {safe_repr(partition)}{which} was published.{did_you_mean(partition, known)}")
     return chosen
 
 
-def _place_json(place: Place, states: list[ReleaseState], problem: str) -> dict[str, Any]:
+def _place_json(place: ReleaseTarget, states: list[ReleaseState], problem: str) -> dict[str, Any]:
     facts = {"table": place.table, "partition": place.partition, "problem": problem}
-    return {**facts, "releases": [state.to_json() for state in states]}
+    return {**facts, "releases": [_release_json(state) for state in states]}
 
 
-def _history(place: Place, states: list[ReleaseState], problem: str) -> list[str]:
+def _release_json(state: ReleaseState) -> dict[str, Any]:
+    """Return a release with the facts of its attestation, None if no trusted key signed it."""
+    stated = state.stated
+    return {
+        "id": state.release.id,
+        "published_at": state.release.published_at,
+        "current": state.current,
+        "state": "damaged" if state.damage else "whole",
+        "damage": state.damage,
+        "policy": title_of(stated.policy) if stated else None,
+        "policy_digest": stated.policy_digest if stated else None,
+        "signed_by": stated.keyid if stated else None,
+        "rows": stated.rows if stated else None,
+        "sha256": stated.sha256 if stated else None,
+    }
+
+
+def _history(place: ReleaseTarget, states: list[ReleaseState], problem: str) -> list[str]:
     head = ("release", "published (UTC)", "current", "policy", "signed by", "rows", "sha256", "state")
     lines = ["", clean(place), *aligned([head, *(_row(state) for state in states)])]
     advice = [_advice(state) for state in states if state.damage]
@@ -117,33 +135,37 @@ def _row(state: ReleaseState) -> tuple[str, ...]:
     stated, release = state.stated, state.release
     facts = (NOTHING, NOTHING, NOTHING)
     if stated:
-        facts = (clean(stated.policy["name"], 40), stated.keyid[:_SHORT], number(stated.rows))
+        facts = (clean(title_of(stated.policy), 40), stated.keyid[:_SHORT], number(stated.rows))
     current, whole = "current" if state.current else "", "damaged" if state.damage else "whole"
     return (release.id, release.published_at, current, *facts, release.id[-_SHORT:], whole)
 
 
 def _advice(state: ReleaseState) -> str:
-    todo = "materialise `published` again, or roll back to a whole release" if state.current else "do not use it"
-    return f"{state.release.id} is damaged: {clean(state.damage, _PATH)}. Readers refuse it: {todo}."
+    todo = "rerun the step publish, or roll back to an undamaged release" if state.current else "do not use it"
+    return f"{state.release.id} is damaged: {clean(state.damage, _PATH)}. Readers reject it. Fix: {todo}."
 
 
-def _roll_back(options: argparse.Namespace, store: ReleaseStore, places: list[Place]) -> int:
+def _roll_back(
+    options: argparse.Namespace, settings: DeploymentSettings, store: ReleaseStore, places: list[ReleaseTarget]
+) -> int:
     from privacy_assets.gate.gate import Gate
-    from privacy_assets.gate.keys import SIGNING_VARIABLE, SigningKey, key_file
-    from privacy_assets.gate.releases import default_trusted
+    from privacy_assets.gate.keys import SIGNING_VARIABLE, SigningKey
     from privacy_assets.gate.verification import current_id
 
     place = _one_place(options, places, store.root)
     known = [release.id for release in store.history(place)]
     if options.rollback not in known:
-        raise ConfigError(f"{place} has no release {shown(options.rollback)}.{did_you_mean(options.rollback, known)}")
-    private = private_folder(options, store.root)
-    key = SigningKey(key_file(private), SIGNING_VARIABLE, default_trusted(store.root))
+        raise ConfigError(
+            f"{place} has no release {safe_repr(options.rollback)}.{did_you_mean(options.rollback, known)}"
+        )
+    private = settings.private_folder()
+    key = SigningKey(settings.signing_key_file(), SIGNING_VARIABLE, settings.trusted())
     before = current_id(store, place)[0]
     try:
         release = Gate(store.root, private, key, b"").roll_back(place, options.rollback)
     except PublicationRefused as error:
-        sys.stderr.write(f"privacy-assets: refused, nothing changed: {error}\n")
+        effect = "nothing changed" if outcome_known(error) else "but the rollback may have taken effect"
+        sys.stderr.write(f"privacy-assets: refused, {effect}: {with_advice(error)}\n")
         return NO
     if options.json:
         say(json.dumps({"table": place.table, "partition": place.partition, "from": before, "to": release.id}))
@@ -154,13 +176,15 @@ def _roll_back(options: argparse.Namespace, store: ReleaseStore, places: list[Pl
     return YES
 
 
-def _one_place(options: argparse.Namespace, places: list[Place], root: Location) -> Place:
+def _one_place(options: argparse.Namespace, places: list[ReleaseTarget], root: Location) -> ReleaseTarget:
     if options.table is None:
-        raise ConfigError("--rollback needs the TABLE: privacy-assets releases TABLE --rollback ID.")
+        raise ConfigError("--rollback requires the TABLE. Fix: privacy-assets releases TABLE --rollback ID.")
     for place in _chosen(places, options, root):
         if place.partition == options.partition:
             return place
     if not places:
-        raise ConfigError(f"nothing was published yet in {root}.")
+        raise ConfigError(f"there are no releases in {root}.")
     known = sorted(str(place.partition) for place in places if place.table == options.table)
-    raise ConfigError(f"{shown(options.table)} has partitions: name one by --partition. Known: {', '.join(known)}.")
+    raise ConfigError(
+        f"{safe_repr(options.table)} has partitions. Fix: name one with --partition. Known: {', '.join(known)}."
+    )

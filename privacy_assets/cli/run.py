@@ -1,17 +1,14 @@
-"""The command ``privacy-assets run``: a whole table, from its private rows to the release. It needs no orchestrator.
+"""The command ``privacy-assets run``: run the pipeline of a table, from private rows to release, without orchestrator.
 
-Runs what an orchestrator would run: splits, generator, scores, verdict, report, release. TABLE is a YAML file of the
-settings in docs/settings.md. Tables by partition are run by an orchestrator, which knows the partitions.
+Runs the same steps as an orchestrator: splits, generator, scores, verdict, report, release. TABLE is a YAML file with
+the settings in docs/settings.md. Partitioned tables need an orchestrator, which knows the partitions.
 
 exit status:
   0  the policy holds, and the table was published
-  1  it was not published: the policy does not hold, cannot be assessed, or the gate refused
+  1  it was not published: the policy does not hold or cannot be assessed, or the gate refused
   2  bad input or bad settings
 
-defaults:
-  {releases}
-  {private}
-  trusted keys: {trusted}
+{deployment}
 
 example of a TABLE:
   name: patients
@@ -23,94 +20,98 @@ from __future__ import annotations
 
 import argparse
 import sys
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from privacy_assets.cli.command import NO, YES, Commands, private_folder, release_folder, say
-from privacy_assets.cli.shared import workers, write_json
-from privacy_assets.errors import ConfigError, PublicationRefused
+from privacy_assets.cli.options import NO, YES, Commands, deployment_settings, say, workers, write_json
+from privacy_assets.errors import ConfigError, PublicationRefused, outcome_known, with_advice
 
 if TYPE_CHECKING:
-    from privacy_assets.pipeline.run import Finished
+    from privacy_assets.gate.releases import Release
+    from privacy_assets.pipeline.work import Attested
 
 
 def add_run(commands: Commands) -> None:
     """Add the command to the command line."""
-    command = commands.add("run", _run, "run a whole table, from its private rows to the release", __doc__)
+    command = commands.add("run", _run, "run the pipeline of a table, from its private rows to the release", __doc__)
     command.option("table", "YAML file of the table", metavar="TABLE", type=Path)
-    command.common("--releases", "--private")
+    command.common("--home", "--releases", "--private")
     out = "folder for report.html, report.json and attestation.json (default reports/NAME)"
     command.option("--out", out, metavar="DIR", type=Path)
     command.common("--device", "--ray", "--quiet")
 
 
 def _run(options: argparse.Namespace) -> int:
-    from privacy_assets.compute.devices import pick_device
-    from privacy_assets.gate.statements import Place
-    from privacy_assets.pipeline.deployment import Deployment
-    from privacy_assets.pipeline.plan import TablePlan
-    from privacy_assets.pipeline.run import on_device, run_table
+    from privacy_assets.gate.statements import ReleaseTarget
+    from privacy_assets.infra.devices import pick_device
+    from privacy_assets.pipeline.resolve import ResolvedTable
     from privacy_assets.pipeline.spec import TableSpec
-    from privacy_assets.pipeline.steps import Steps
+    from privacy_assets.pipeline.steps import ATTEST, PUBLISH, run_table, tasks
+    from privacy_assets.pipeline.work import TableRun
 
-    plan = TablePlan.of(TableSpec.load(options.table))
-    releases = release_folder(options, there=False).absolute()
-    deployment = Deployment(releases, private_folder(options, releases).absolute())
-    steps = Steps(plan, deployment, Place(plan.name), progress=options.progress)
-    if options.ray is None and plan.workers == "ray":
+    table = ResolvedTable.of(TableSpec.load(options.table))
+    run = TableRun(table, deployment_settings(options).open(), ReleaseTarget(table.name), progress=options.progress)
+    if options.ray is None and table.spec.run.workers == "ray":
         options.ray = "auto"
-    out = _folder(options.out or Path("reports") / plan.name)
-    device = pick_device(options.device) if on_device(steps) else "cpu"
-    say(f"{plan.name}: {plan.generator_label or 'a synthetic table of your own'}")
+    out = _folder(options.out or Path("reports") / table.name)
+    device = pick_device(options.device) if any(task.uses_device for task in tasks(table)) else "cpu"
+    say(f"{table.name}: {table.generator_label or 'an existing synthetic table'}")
+    shown = dict[str, Any]()
+    refusal, outcome = "", "none"
     try:
         with workers(options):
-            found = run_table(steps, device, _timed)
+            for task, result in run_table(run, lambda wanted: nullcontext(device if wanted else "cpu"), _timed):
+                if task.step.verb in (ATTEST, PUBLISH):
+                    shown[task.step.verb] = result.shown
     except PublicationRefused as error:
-        sys.stderr.write(f"privacy-assets: refused, nothing was published: {error}\n")
+        refusal, outcome = with_advice(error), "none" if outcome_known(error) else "unknown"
+    if ATTEST not in shown:
+        sys.stderr.write(f"privacy-assets: refused, the table was not published: {refusal}\n")
         return NO
-    return _outcome(found, out)
+    return _outcome(shown[ATTEST], shown.get(PUBLISH), f"{outcome}: {_reason(shown[ATTEST], refusal)}", out)
 
 
-def _refusal(found: Finished) -> str:
-    """Why nothing was released; limits that do not hold are counted: the table above says the same of each."""
-    judgement = found.attested.judgement
-    if not judgement.broken:
-        return found.refusal
-    counted = f"{len(judgement.broken)} of {len(judgement.outcomes)} limits"
-    return f"the policy does not hold ({counted}; the table above names them)"
+def _reason(attested: Attested, refusal: str) -> str:
+    """Return the reason of a refusal, with the number of limits that do not hold; the printed table lists them."""
+    verdict = attested.policy_verdict
+    if not verdict.broken:
+        return refusal
+    counted = f"{len(verdict.broken)} of {len(verdict.outcomes)} limits"
+    return f"the policy does not hold ({counted}; they are listed above)"
 
 
 def _timed(name: str) -> AbstractContextManager[None]:
-    """Say when a step has ended, and how long it took."""
-    from privacy_assets.pipeline.run import timed
+    """Print the elapsed time of a step when it ends."""
+    from privacy_assets.pipeline.steps import timed
 
     return timed(lambda seconds: say(f"  {name:<24} {'refused' if seconds is None else f'{seconds:6.1f} s'}"))
 
 
 def _folder(out: Path) -> Path:
+    from privacy_assets.infra.files import private_folder
+
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        return private_folder(out)
     except OSError as error:
-        raise ConfigError(f"{out}: this folder cannot be made ({error.strerror}).") from None
-    return out
+        raise ConfigError(f"{out}: this folder cannot be created ({error.strerror}).") from None
 
 
-def _outcome(found: Finished, out: Path) -> int:
-    from privacy_assets.storage.files import put_atomic
+def _outcome(attested: Attested, release: Release | None, missing: str, out: Path) -> int:
+    from privacy_assets.infra.files import put_atomic
 
-    put_atomic(out / "report.html", found.attested.report.to_html().encode(), mode=0o644)
-    put_atomic(out / "attestation.json", found.attested.sealed.data, mode=0o644)
-    write_json(str(out / "report.json"), found.attested.report.to_json())
+    put_atomic(out / "report.html", attested.report.to_html().encode())
+    put_atomic(out / "attestation.json", attested.sealed.data, mode=0o644)
+    write_json(str(out / "report.json"), attested.report.to_json())
     say(
         "",
-        found.attested.report.to_text(),
+        attested.report.to_text(),
         "",
         f"report       {out / 'report.html'}",
         f"attestation  {out / 'attestation.json'}",
     )
-    if found.release is None:
-        say(f"release      none: {_refusal(found)}")
+    if release is None:
+        say(f"release      {missing}")
         return NO
-    say(f"release      {found.release.table}")
+    say(f"release      {release.table}")
     return YES

@@ -1,14 +1,14 @@
-"""The command ``privacy-assets verify``: was this exact file released? It needs no dagster.
+"""The command ``privacy-assets verify``: check whether this exact file was released. Does not need Dagster.
 
 exit status:
-  0  an attestation that a trusted key signed, with the verdict pass, names these exact bytes; RELEASED when the
-     release folder is here and holds it, ATTESTED when only the attestation is
-  1  not released: the file or its attestation changed, the key is not trusted, the verdict is another one
+  0  a trusted key signed an attestation of these exact bytes with the verdict pass: RELEASED if the release folder is
+     available and contains the release, otherwise ATTESTED
+  1  not released: the file or its attestation was changed, the key is not trusted, or the verdict is not pass
   2  no such file, no trusted key, or a key that cannot be read
 
 defaults:
   {releases}
-  --attestation: attestation.json beside FILE, else looked up in the release folder by the hash of FILE
+  --attestation: attestation.json next to FILE, else found in the release folder by the hash of FILE
   trusted keys: --key, else {trusted}
 """
 
@@ -18,43 +18,86 @@ import argparse
 import json
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from privacy_assets.cli.command import NO, YES, Commands, release_folder, repeatable, say
-from privacy_assets.report.text import clean, limits_table, number, sentence
-from privacy_assets.storage.objects import Location, location
+from privacy_assets.cli.options import NO, YES, Commands, deployment_settings, repeatable, say
+from privacy_assets.infra.objects import Location, location
+from privacy_assets.policy import SHIPPED, title_of
+from privacy_assets.report.text import aligned
+from privacy_assets.report.words import LABELS, NOTHING, clean, limit_symbol, number, sentence
+from privacy_assets.version import ENGINE_VERSION
 
 if TYPE_CHECKING:
+    from privacy_assets.gate.attestation import Attestation
     from privacy_assets.gate.verification import Verification
+    from privacy_assets.policy import LimitOutcome
 
-_PATH = 4096  # characters of a path, which is never cut
+_DECLARED = ("seed", "subject", "dropped", "kinds", "new_values", "allowed_values", "table_settings")
+_PATH = 4096  # characters of a path, which is not truncated
 
 
 def add_verify(commands: Commands) -> None:
     """Add the command to the command line."""
-    command = commands.add("verify", _verify, "tell whether this exact file was released", __doc__)
-    command.option("file", "the table, as it was received", metavar="FILE", type=location)
+    command = commands.add("verify", _verify, "verify that this exact file was released", __doc__)
+    command.option("file", "the received table", metavar="FILE", type=location)
     command.option("--key", type=Path, **repeatable("PUB", "public key (PEM) of the publisher, or a folder of them"))
     command.option("--attestation", "the attestation that came with the table", metavar="FILE", type=location)
     command.option("--json", "print JSON", action="store_true")
-    command.common("--releases")
+    command.common("--home", "--releases")
 
 
 def _verify(options: argparse.Namespace) -> int:
     from privacy_assets.gate.keys import TrustedKeys
-    from privacy_assets.gate.releases import default_trusted
     from privacy_assets.gate.verification import verify_file
 
-    root = release_folder(options)
+    settings = deployment_settings(options, check=True)
+    root = settings.release_folder()
     for place in options.key:
-        _ = TrustedKeys((place,)).by_id  # each by itself: one that is missing must not hide behind the others
-    trusted = TrustedKeys(tuple(options.key)) if options.key else default_trusted(root, reading=True)
+        _ = TrustedKeys((place,)).by_id  # check each key, so that a missing one is reported
+    trusted = TrustedKeys(tuple(options.key)) if options.key else settings.trusted(reading=True)
     found = verify_file(options.file, trusted, root, options.attestation)
     if options.json:
-        say(json.dumps(found.to_json(), indent=2, allow_nan=False))
+        say(json.dumps(_json(found), indent=2, allow_nan=False))
     else:
         say(*_verified(found, root))
     return YES if found.passed else NO
+
+
+def _json(found: Verification) -> dict[str, Any]:
+    """Return the result as JSON-compatible values; unknown values are None."""
+    stated = found.stated
+    return {
+        "passed": found.passed,
+        "released": found.passed and found.release is not None,
+        "reason": found.refusal,
+        "file": str(found.file),
+        "sha256": found.sha256,
+        "attestation": str(found.source) if found.source else None,
+        "verdict": stated.verdict if stated else None,
+        "table": stated.place.table if stated else None,
+        "partition": stated.place.partition if stated else None,
+        "rows": stated.rows if stated else None,
+        "made_at": stated.made_at if stated else None,
+        "release": found.release.id if found.release else None,
+        "current": found.current if found.release else None,
+        "signed_by": stated.keyid if stated else None,
+        "policy": {"name": title_of(stated.policy), "digest": stated.policy_digest} if stated else None,
+        **{name: found.declared.get(name) for name in _DECLARED},
+        "engine_version": stated.engine_version if stated else None,
+        "limits": [_limit_json(outcome) for outcome in found.outcomes],
+        "warnings": _warnings(found),
+    }
+
+
+def _limit_json(outcome: LimitOutcome) -> dict[str, Any]:
+    limit = outcome.limit
+    facts = {
+        "statistic": limit.statistic,
+        "bound": limit.bound,
+        "limit": limit.value,
+        "min_subjects": limit.min_subjects,
+    }
+    return {**facts, "status": outcome.status}
 
 
 def _verified(found: Verification, root: Location) -> list[str]:
@@ -62,23 +105,98 @@ def _verified(found: Verification, root: Location) -> list[str]:
     passed = "RELEASED" if found.release else "ATTESTED"
     lines = [f"{passed if found.passed else 'NOT RELEASED'}  {clean(found.file, _PATH)}"]
     lines += textwrap.wrap(clean(sentence(why), 2000), 100, break_long_words=False)
-    facts = {"sha256": found.sha256}
+    facts = [("sha256", found.sha256)]
     if stated := found.stated:
-        partition = {} if stated.place.partition is None else {"partition": clean(stated.place.partition)}
-        facts = {
-            "table": clean(stated.place.table), **partition, **facts, "rows": number(stated.rows),
-            "made": clean(stated.made_at), "found": _whereabouts(found, root),
-            "attestation": clean(found.source, _PATH),
-            "signed by": stated.keyid, "policy": f"{clean(stated.policy['name'])}, {clean(stated.policy_digest)}",
-            "engine": clean(stated.engine_version),
-        }  # fmt: skip
-        for column, reason in stated.setup.get("generated", {}).items():
-            facts[f"new values in {clean(column, 40)}"] = clean(reason, 2000)
-    lines += ["", *(f"{name:<12} {fact}" for name, fact in facts.items())]
-    return [*lines, "", *limits_table(found.outcomes)] if found.outcomes else lines
+        partition = [] if stated.place.partition is None else [("partition", clean(stated.place.partition))]
+        facts = [
+            ("table", clean(stated.place.table)), *partition, *facts, ("rows", number(stated.rows)),
+            ("made", clean(stated.made_at)), ("found", _whereabouts(found, root)),
+            ("attestation", clean(found.source, _PATH)), ("signed by", clean(stated.keyid)),
+            ("policy", _policy(stated)), ("attempt", clean(stated.attempt)),
+            ("engine", clean(stated.engine_version)), *_declared(found),
+        ]  # fmt: skip
+    lines += ["", *(f"{name:<12} {fact}" for name, fact in facts)]
+    if warnings := _warnings(found):
+        lines += ["", *(f"Warning: {clean(warning, 2000)}" for warning in warnings)]
+    return [*lines, "", *_limits(found)] if found.outcomes else lines
+
+
+def _policy(stated: Attestation) -> str:
+    kind = " (shipped)" if _is_shipped(stated) else f", {_of_engine(stated)}" if _is_named(stated) else " (custom)"
+    return f"{clean(title_of(stated.policy), 90)}{kind}, {clean(stated.policy_digest)}"
+
+
+def _is_shipped(stated: Attestation) -> bool:
+    """Return True if the policy is a complete shipped policy of this engine. Others with its name cannot be read."""
+    return _is_named(stated) and stated.engine_version == ENGINE_VERSION
+
+
+def _is_named(stated: Attestation) -> bool:
+    """Return True if the policy has the name of a shipped policy. Limits of another engine are not compared."""
+    return stated.policy_then().name in SHIPPED
+
+
+def _of_engine(stated: Attestation) -> str:
+    return f"of engine {clean(stated.engine_version, 40)}"
+
+
+def _declared(found: Verification) -> list[tuple[str, str]]:
+    """Return label and text of each declaration of the data owner."""
+    told = found.declared
+    kinds = [f"{clean(column, 40)}: {clean(kind, 40)}" for column, kind in told["kinds"].items()]
+    return [
+        ("seed", clean(told["seed"])),
+        ("subject", NOTHING if told["subject"] is None else clean(told["subject"])),
+        ("left out", ", ".join(clean(column, 40) for column in told["dropped"]) or NOTHING),
+        ("kinds", ", ".join(kinds) or NOTHING),
+        *(
+            (f"table settings {clean(setting, 80)}", clean(value, 2000))
+            for setting, value in told["table_settings"].items()
+        ),
+        *((f"new values in {clean(column, 40)}", clean(why, 2000)) for column, why in told["new_values"].items()),
+        *(
+            (f"allowed in {clean(column, 40)}", f"{clean(one.get('values'))} values, keyed {clean(one.get('digest'))}")
+            for column, one in told["allowed_values"].items()
+        ),
+    ]
+
+
+def _warnings(found: Verification) -> list[str]:
+    """Return one sentence for each declaration that allows more values to be published or weakens the verdict."""
+    if found.stated is None:
+        return []
+    told, warnings = found.declared, list[str]()
+    name = clean(title_of(found.stated.policy), 90)
+    if not _is_named(found.stated):
+        warnings.append(f"policy {name} is custom. It can be weaker than a shipped one.")
+    elif not _is_shipped(found.stated):
+        text = f"policy {name} is {_of_engine(found.stated)}. This version cannot compare it with the shipped one."
+        warnings.append(text)
+    for setting in told["table_settings"]:
+        warnings.append(f"the table sets {setting}. Its policy leaves this setting to tables.")
+    if told["subject"] is None:
+        warnings.append("there is no subject column. Each row counts as one person.")
+    if told["kinds"]:
+        columns = ", ".join(clean(column, 40) for column in told["kinds"])
+        warnings.append(f"the kind of {columns} was declared. It overrides the kind of the values.")
+    for column in told["new_values"]:
+        warnings.append(f"column {clean(column, 40)} may have new values, which are not limited to a list.")
+    for column, one in told["allowed_values"].items():
+        count = clean(one.get("values"))
+        warnings.append(
+            f"column {clean(column, 40)} may have {count} declared values, which real rows need not contain."
+        )
+    return warnings
+
+
+def _limits(found: Verification) -> list[str]:
+    """Return one aligned line per limit with its status, without measured numbers."""
+    limits = [(outcome.limit, LABELS[outcome.status]) for outcome in found.outcomes]
+    rows = [(clean(x.statistic, 60), x.bound, limit_symbol(x), status) for x, status in limits]
+    return aligned([("statistic", "bound", "limit", "verdict"), *rows])
 
 
 def _whereabouts(found: Verification, root: Location) -> str:
     if found.release is None:
-        return f"the attestation alone; {root} holds no release of it, or is not here"
+        return f"the attestation alone; {clean(root, _PATH)} has no release of it, or does not exist"
     return f"release {found.release.id}, {'the current one' if found.current else 'not the current one'}"

@@ -1,4 +1,4 @@
-"""All that needs Dagster."""
+"""Dagster integration: assets, checks, sensors, schedules and resources."""
 
 from privacy_assets.errors import require
 

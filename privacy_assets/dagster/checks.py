@@ -1,30 +1,254 @@
-"""Privacy checks for tables that the user's own assets hold: the statistics without the pipeline."""
+"""Privacy checks on the user's own assets, without the pipeline."""
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
 import pandas as pd
 
-from privacy_assets.compute.progress import Lines
-from privacy_assets.dagster.assets import check_name, limit_text
-from privacy_assets.dagster.redaction import redact_exceptions
-from privacy_assets.dagster.scores import limit_result
-from privacy_assets.dagster.settings import chosen_tags
-from privacy_assets.dagster.step_device import GPU, device_of
-from privacy_assets.dagster.versions import CHECK
+from privacy_assets.dagster.assets import PRIVATE, RELEASES, asset_ins
+from privacy_assets.dagster.context import GPU, device_of, place_of, run_of
+from privacy_assets.dagster.failures import checked_step, redact_exceptions
+from privacy_assets.dagster.metadata import check_name, limit_result, limit_sentence
+from privacy_assets.dagster.table import CHECK, DagsterTable, resolve_tags
 from privacy_assets.errors import ConfigError
-from privacy_assets.evaluation import (
+from privacy_assets.evaluation.evaluate import (
     MetricsLike,
     attach_embedder,
+    build_inputs,
     fit_embedder,
-    prepare_inputs,
+    read_inputs,
     run_metrics,
     wants_embedder,
 )
-from privacy_assets.pipeline.plan import PolicyLike, chosen_columns, chosen_metrics
-from privacy_assets.stats.limits import Limit, judge_limit
-from privacy_assets.tables.schema import Kind
+from privacy_assets.infra.progress import Lines
+from privacy_assets.pipeline.resolve import PolicyLike, resolve_columns, resolve_metrics
+from privacy_assets.pipeline.work import synthetic_rows
+from privacy_assets.policy import Limit
+from privacy_assets.tables.private_table import PrivateTable
+from privacy_assets.tables.roles import allowed_values, bounds, natural_role
+from privacy_assets.tables.schema import Kind, TableSchema
+from privacy_assets.tables.table import Table
+
+_TYPES = {
+    "numeric": ["float64"],
+    "integer": ["Int64Dtype"],
+    "boolean": ["BooleanDtype"],
+    "datetime": ["datetime64[us]"],
+    "categorical": ["str"],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """Outcome of an expectation, without row positions or values.
+
+    Attributes:
+        name: Name of the expectation.
+        column: Column, or "" for the whole table.
+        passed: Whether it holds.
+        unexpected: Number of rows that violate it.
+    """
+
+    name: str
+    column: str
+    passed: bool
+    unexpected: int
+
+
+def check_source(source: Table) -> list[Expected]:
+    """Check columns, types and nullability of a private table."""
+    return _run(source.frame(), [*_structure(source.schema), *_nullability(source.schema)])
+
+
+def check_synthetic(frame: pd.DataFrame, real: Sequence[Table]) -> list[Expected]:
+    """Check columns, types, nullability and allowed values of a synthetic table against the real tables.
+
+    :mod:`privacy_assets.tables.roles` defines the allowed values, as for the limit on
+    ``value_disclosure.foreign_cells``.
+    """
+    schema = real[0].schema
+    return _run(frame, [*_structure(schema), *_nullability(schema), *_values(schema, real)])
+
+
+def _structure(schema: TableSchema) -> list[tuple[str, dict[str, Any]]]:
+    columns = [("ExpectTableColumnsToMatchOrderedList", {"column_list": schema.names})]
+    types = [
+        ("ExpectColumnValuesToBeInTypeList", {"column": column.name, "type_list": _TYPES[column.kind]})
+        for column in schema.columns
+    ]
+    return [*columns, *types]
+
+
+def _nullability(schema: TableSchema) -> list[tuple[str, dict[str, Any]]]:
+    return [("ExpectColumnValuesToNotBeNull", {"column": c.name}) for c in schema.columns if not c.nullable]
+
+
+def _values(schema: TableSchema, tables: Sequence[Table]) -> list[tuple[str, dict[str, Any]]]:
+    wanted: list[tuple[str, dict[str, Any]]] = []
+    for column in schema.measured.columns:
+        real = [table[column.name] for table in tables]
+        if (column.role or natural_role(column, real)) == "closed":
+            values = allowed_values(column, real).objects()
+            wanted.append(("ExpectColumnValuesToBeInSet", {"column": column.name, "value_set": values}))
+        elif limits := bounds(real):
+            low, high = limits
+            if column.kind == "datetime":
+                low, high = (pd.Timestamp(limit, unit="us") for limit in limits)
+            between = {"column": column.name, "min_value": low, "max_value": high}
+            wanted.append(("ExpectColumnValuesToBeBetween", between))
+    return wanted
+
+
+def _run(frame: pd.DataFrame, wanted: Sequence[tuple[str, dict[str, Any]]]) -> list[Expected]:
+    import great_expectations as gx
+    from great_expectations.data_context.types.base import ProgressBarsConfig
+
+    # It logs expectations that it could not compute, including private values.
+    logging.getLogger("great_expectations").setLevel(logging.CRITICAL + 1)
+    context = gx.get_context(mode="ephemeral")
+    context.variables.progress_bars = ProgressBarsConfig(globally=False)
+    asset = context.data_sources.add_pandas("table").add_dataframe_asset("table")
+    batch = asset.add_batch_definition_whole_dataframe("whole").get_batch({"dataframe": frame})
+    suite = gx.ExpectationSuite("table", expectations=[getattr(gx.expectations, kind)(**kw) for kind, kw in wanted])
+    outcome = batch.validate(suite, result_format="BASIC")
+    return [_expected(result) for result in outcome.results]
+
+
+def _expected(result: Any) -> Expected:
+    config = result.expectation_config
+    counted = result.result.get("unexpected_count") if result.result else None
+    return Expected(config.type, str(config.kwargs.get("column", "")), bool(result.success), int(counted or 0))
+
+
+ALPHA = 0.001  # expected false alarms: one in a thousand splits
+
+
+def build_table_checks(table: DagsterTable) -> list[dg.AssetChecksDefinition]:
+    """Build the checks of one table that are not part of its policy."""
+    made = [] if table.resolved.external else [_source_check(table)]
+    return [*made, _synthetic_check(table), _exchangeability_check(table)]
+
+
+def _source_check(table: DagsterTable) -> dg.AssetChecksDefinition:
+    @dg.asset_check(
+        asset=table.key("source"),
+        name="schema",
+        metadata={CHECK: "schema"},
+        description="Columns, types and nullability are those that the pipeline works with.",
+        partitions_def=table.partitions_def,
+    )
+    @checked_step
+    def schema(context: dg.AssetCheckExecutionContext, source: PrivateTable) -> dg.AssetCheckResult:
+        place_of(context, table)
+        return expectation_result(check_source(source.rows))
+
+    return schema
+
+
+def _synthetic_check(table: DagsterTable) -> dg.AssetChecksDefinition:
+    def found(context: dg.AssetCheckExecutionContext, synthetic: Any, *tables: PrivateTable) -> dg.AssetCheckResult:
+        made = Table.of(synthetic_rows(run_of(context, table), synthetic), tables[0].schema, where="synthetic")
+        return expectation_result(check_synthetic(made.frame(), [one.rows for one in tables]))
+
+    check = dg.asset_check(
+        asset=table.key("synthetic"),
+        name="schema_and_values",
+        metadata={CHECK: "schema_and_values"},
+        additional_ins=asset_ins(table, table.resolved.roles),
+        required_resource_keys={RELEASES},
+        description="The synthetic table has the columns and types of train, and allowed values only.",
+        partitions_def=table.partitions_def,
+    )
+    # Dagster reads the inputs of a check from the signature.
+    if "reference" not in table.resolved.roles:
+
+        @check
+        @checked_step
+        def of_two(
+            context: dg.AssetCheckExecutionContext, synthetic: Any, train: PrivateTable, holdout: PrivateTable
+        ) -> dg.AssetCheckResult:
+            return found(context, synthetic, train, holdout)
+
+        return of_two
+
+    @check
+    @checked_step
+    def of_three(
+        context: dg.AssetCheckExecutionContext,
+        synthetic: Any,
+        train: PrivateTable,
+        holdout: PrivateTable,
+        reference: PrivateTable,
+    ) -> dg.AssetCheckResult:
+        return found(context, synthetic, train, holdout, reference)
+
+    return of_three
+
+
+def _exchangeability_check(table: DagsterTable) -> dg.AssetChecksDefinition:
+    @dg.asset_check(
+        asset=table.key("holdout"),
+        name="exchangeable_with_train",
+        metadata={CHECK: "exchangeable_with_train"},
+        additional_ins={"train": dg.AssetIn(key=table.key("train"), dagster_type=PRIVATE)},
+        description=(
+            "Train and holdout look like two samples of one population. Otherwise, a difference between them is not"
+            " evidence of a leak."
+        ),
+        partitions_def=table.partitions_def,
+    )
+    @checked_step
+    def exchangeable_with_train(
+        context: dg.AssetCheckExecutionContext, holdout: PrivateTable, train: PrivateTable
+    ) -> dg.AssetCheckResult:
+        place_of(context, table)
+        return exchangeability_result({"train": train, "holdout": holdout}, table.resolved.spec.run.seed)
+
+    return exchangeable_with_train
+
+
+def exchangeability_result(tables: dict[str, PrivateTable], seed: int) -> dg.AssetCheckResult:
+    """Test whether train and holdout are exchangeable. The check fails if p <= 0.001."""
+    from privacy_assets.evaluation.exchangeability import exchangeability
+
+    found = exchangeability(build_inputs(tables, tables["train"].rows, seed=seed))
+    passed = found.p_value > ALPHA
+    columns = sorted(found.columns, key=lambda record: -float(record["z"]))
+    records = [dg.TableRecord({k: v if isinstance(v, str) else f"{v:.4g}" for k, v in r.items()}) for r in columns]
+    return dg.AssetCheckResult(
+        passed=passed,
+        severity=dg.AssetCheckSeverity.ERROR,
+        # Alerts contain the description, so it names no column.
+        description="train and holdout do not differ"
+        if passed
+        else "train and holdout differ; the metadata lists columns",
+        metadata={
+            "p_value": found.p_value,
+            "limit": ALPHA,
+            "n": found.n,
+            "subjects": found.subjects,
+            "columns": dg.MetadataValue.table(records),
+        },
+    )
+
+
+def expectation_result(outcomes: list[Expected]) -> dg.AssetCheckResult:
+    """Combine expectations into one check result with names, verdicts and counts."""
+    broken = [outcome for outcome in outcomes if not outcome.passed]
+    records = [dg.TableRecord({"expectation": o.name, "column": o.column, "rows": o.unexpected}) for o in broken]
+    metadata: dict[str, Any] = {"expectations": len(outcomes), "broken": len(broken)}
+    if records:
+        metadata["broken expectations"] = dg.MetadataValue.table(records)
+    return dg.AssetCheckResult(
+        passed=not broken,
+        severity=dg.AssetCheckSeverity.ERROR,
+        description=f"{len(outcomes) - len(broken)} of {len(outcomes)} expectations hold",
+        metadata=metadata,
+    )
+
 
 Asset = str | Sequence[str] | dg.AssetKey | dg.AssetsDefinition
 
@@ -40,31 +264,57 @@ def build_privacy_checks(
     subject: str | None = None,
     kinds: Mapping[str, Kind] | None = None,
     drop: Sequence[str] | None = None,
-    generated: Mapping[str, str] | None = None,
-    domains: Mapping[str, Sequence[Any]] | None = None,
+    new_values: Mapping[str, str] | None = None,
+    allowed_values: Mapping[str, Sequence[Any]] | None = None,
     embedder: bool = True,
     seed: int = 0,
     blocking: bool = False,
     gpu_tags: Mapping[str, Any] | None = None,
     partitions_def: dg.PartitionsDefinition | None = None,
 ) -> list[dg.AssetChecksDefinition]:
-    """One check a limit of the policy, on your asset ``synthetic``, all in one step.
+    """Build one asset check per limit of the policy on your asset ``synthetic``, all computed in one step.
 
-    ``train`` are the rows that the generator saw, ``holdout`` rows that it has not seen; all are assets of yours
-    whose IO managers load DataFrames, partitioned by ``partitions_def`` if at all. ``blocking`` checks hold back what
-    depends on ``synthetic`` in the same run; they are an early warning and no gate. Needs the resource ``gpu`` when
-    ``embedder`` is True or a metric trains networks of its own; then the step carries ``gpu_tags``. Raises ConfigError.
+    The assets must be loaded as dataframes by their IO managers. The checks are an early warning: unlike
+    :func:`build_privacy_assets`, they do not prevent the publication of ``synthetic``. The step requires the resource
+    ``gpu`` (:class:`GpuResource`) if it trains an embedder or a metric trains networks.
+
+    Args:
+        train: Asset with the rows that the generator was fitted to.
+        holdout: Asset with rows of the same population that it was not fitted to.
+        synthetic: Asset under evaluation.
+        reference: Asset with further rows that it was not fitted to. None: none.
+        metrics: Names, or a mapping of names to those settings that a table may set (docs/policy.md). None: the
+            metrics of ``policy``, or the default ones.
+        policy: A Policy, a mapping, a YAML file, or the name of a built-in one (``small``). None: the default limits of
+            the metrics.
+        subject: Column that identifies people. None: each row is a person.
+        kinds: Kinds of columns that override the inferred ones.
+        drop: Columns to ignore.
+        new_values: Columns in which new values are allowed, with a reason each.
+        allowed_values: Values allowed in a column in addition to the real ones.
+        embedder: If False, no embedder is trained, and statistics that need it are not measured.
+        seed: Seed of all random draws.
+        blocking: If True, a failed check stops the assets downstream of ``synthetic`` in the same run.
+        gpu_tags: Op tags of the step if it requires the resource ``gpu``. None: none.
+        partitions_def: Partitions of all these assets. None: unpartitioned.
+
+    Returns:
+        A list with one definition, which contains the checks of all limits.
+
+    Raises:
+        ConfigError: If a setting is invalid, the policy limits a metric that is not run, or an asset has two roles.
     """
     given = {"train": train, "holdout": holdout, "reference": reference, "synthetic": synthetic}
     external = [role for role, key in given.items() if key is not None]
-    chosen, in_force = chosen_metrics(metrics, policy, "privacy checks", external=external)
+    chosen, in_force = resolve_metrics(metrics, policy, "privacy checks", external=external, embedder=embedder)
     keys = {role: dg.AssetKey.from_coercible_or_definition(key) for role, key in given.items() if key is not None}
     if len(set(keys.values())) != len(keys):
         raise ConfigError("privacy checks: train, holdout, reference and synthetic must be different assets.")
-    embeds = embedder and wants_embedder(chosen.values())
+    tuned = in_force.embedder if embedder and wants_embedder(chosen.values()) else False
+    embeds = tuned is not False
     on_device = embeds or any(metric.uses_device for metric in chosen.values())
-    tags = chosen_tags(gpu_tags, "privacy checks")
-    declared = chosen_columns(drop, generated, domains, subject, "privacy checks")
+    tags = resolve_tags(gpu_tags, "privacy checks")
+    declared = resolve_columns(drop, new_values, allowed_values, subject, "privacy checks")
     arguments = {
         "name": "__".join([*keys["synthetic"].path, "privacy_checks"]),
         "specs": [_spec(limit, keys, blocking, partitions_def) for limit in in_force.limits],
@@ -75,16 +325,16 @@ def build_privacy_checks(
 
     def measured(context: dg.AssetCheckExecutionContext, tables: dict[str, Any]) -> Iterator[dg.AssetCheckResult]:
         with device_of(context, on_device) as device:
-            inputs = prepare_inputs(
+            inputs = read_inputs(
                 **tables, subject=subject, kinds=kinds, declared=declared, seed=seed, device=device,
                 progress=Lines(context.log.info),
             )  # fmt: skip
-            if embeds:
-                inputs = attach_embedder(inputs, fit_embedder(inputs))
+            if tuned is not False:
+                inputs = attach_embedder(inputs, fit_embedder(inputs, **tuned))
             results = run_metrics(inputs, chosen)
         from privacy_assets.report.advice import advice
 
-        outcomes = [judge_limit(limit, results[limit.metric]) for limit in in_force.limits]
+        outcomes = in_force.judge(results).outcomes
         advised = advice([outcome for outcome in outcomes if not outcome.passed])
         for outcome in outcomes:
             yield limit_result(keys["synthetic"], outcome, advised)
@@ -92,7 +342,7 @@ def build_privacy_checks(
     return [_with_reference(arguments, measured) if reference is not None else _without_reference(arguments, measured)]
 
 
-# Dagster reads the types of the inputs from the signature, so there is one signature for each case.
+# Dagster reads the input types from the signature, so each case needs its own function.
 def _with_reference(arguments: dict[str, Any], measured: Any) -> dg.AssetChecksDefinition:
     @dg.multi_asset_check(**arguments)
     @redact_exceptions
@@ -129,7 +379,7 @@ def _spec(
         asset=keys["synthetic"],
         additional_deps=[key for role, key in keys.items() if role != "synthetic"],
         blocking=blocking,
-        description=limit_text(limit),
+        description=limit_sentence(limit),
         partitions_def=partitions_def,
         metadata={CHECK: limit.key},
     )

@@ -1,4 +1,4 @@
-"""``PrivacyGate``: one table's pipeline in YAML. The same factory as in Python, of the same spec."""
+"""Dagster component ``PrivacyGate``, which defines the pipeline of one table in YAML, and its scaffolding."""
 
 import os
 import re
@@ -16,10 +16,10 @@ from dagster.components.resolved.core_models import (
 )
 from pydantic import BaseModel, ConfigDict, Field
 
+from privacy_assets.dagster.definitions import build_privacy_assets
 from privacy_assets.dagster.demo import home_below
-from privacy_assets.dagster.factory import build_privacy_assets
+from privacy_assets.infra.settings import load_yaml
 from privacy_assets.pipeline.spec import Data, TableSpec
-from privacy_assets.storage.strict_yaml import load_yaml
 
 Partitions = Annotated[
     dg.PartitionsDefinition | None,
@@ -36,7 +36,7 @@ Partitions = Annotated[
 
 
 def as_written(context: dg.ResolutionContext, value: Any) -> Any:
-    """``value`` with its templates filled in, and nothing else changed: Dagster makes a number of a quoted "5"."""
+    """Resolve the templates in ``value`` and keep the rest as it is; Dagster would convert a quoted "5" to a number."""
     if isinstance(value, dict):
         return {key: as_written(context, one) for key, one in value.items()}
     if isinstance(value, list):
@@ -45,12 +45,12 @@ def as_written(context: dg.ResolutionContext, value: Any) -> Any:
 
 
 def _written(kind: Any, description: str) -> Any:
-    """How a field is resolved that holds what a table's file holds: as it is written."""
+    """Return a resolver that keeps values as in the YAML file, except for templates."""
     return dg.Resolver(as_written, model_field_type=kind, description=description)
 
 
 def _described(name: str) -> str:
-    """What the spec says of one of its settings."""
+    """Return the description of a setting in :class:`TableSpec` or its ``data``."""
     found = TableSpec.model_fields.get(name) or Data.model_fields[name]
     return found.description or ""
 
@@ -64,45 +64,49 @@ Tags = Annotated[
 RESOURCES = '''"""Resources of the privacy pipelines: storage, releases and the device."""
 
 import dagster as dg
-from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource, fixed
+from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource, frozen_config
 
 
 @dg.definitions
 def privacy_resources() -> dg.Definitions:
     return dg.Definitions(
         resources={
-            # Of all assets that name none. The gate wants every resource fixed: Dagster lets whoever launches a run
-            # give the others values, and so have anything unpickled or any environment variable shown.
-            "io_manager": fixed(dg.FilesystemIOManager()),
+            # For assets without an io_manager_key. The gate requires frozen configuration: users who launch a run can
+            # configure other resources, and so unpickle any file or read any environment variable.
+            "io_manager": frozen_config(dg.FilesystemIOManager()),
             "privacy_io": PrivacyIOManager(),
             "releases": ReleaseResource(),
             "gpu": GpuResource(),
         },
-        executor=fixed(dg.multiprocess_executor),
+        executor=frozen_config(dg.multiprocess_executor),
     )
 '''
 
 
 class PrivacyGateParams(BaseModel):
-    """What ``dg scaffold defs privacy_assets.PrivacyGate`` can be given."""
+    """Parameters of ``dg scaffold defs privacy_assets.PrivacyGate``."""
 
     source: str = Field("demo", description='"demo", or a path of Parquet or CSV files.')
-    subject: str | None = Field(None, description="Column that tells people apart.")
+    subject: str | None = Field(None, description="Column that identifies subjects.")
 
 
 class PrivacyGateScaffolder(dg.Scaffolder[PrivacyGateParams]):
-    """Writes ``defs.yaml``, and ``privacy_resources.py`` beside the folder when the project has none yet.
+    """Create ``defs.yaml`` and, in the parent folder, ``privacy_resources.py`` if it does not exist.
 
-    So that releases outlive the session, a project without DAGSTER_HOME gets one in its ``.env``.
+    If DAGSTER_HOME is not set, it is added to the project's ``.env``, so that releases persist after the session.
     """
 
     @classmethod
     def get_scaffold_params(cls) -> type[PrivacyGateParams]:
-        """Parameters of the command line."""
+        """Return the model of the command-line parameters."""
         return PrivacyGateParams
 
     def scaffold(self, request: dg.ScaffoldRequest[PrivacyGateParams]) -> None:
-        """Write the files."""
+        """Write the files.
+
+        Args:
+            request: Target folder and parameters.
+        """
         params = request.params or PrivacyGateParams(source="demo", subject=None)
         subject = params.subject or ("person" if params.source == "demo" else None)
         attributes: dict[str, Any] = {"name": request.target_path.name.replace("-", "_"), "source": params.source}
@@ -115,7 +119,7 @@ class PrivacyGateScaffolder(dg.Scaffolder[PrivacyGateParams]):
 
 
 def _keep_home(project: Path) -> None:
-    """Name a folder that stays in ``.env``, which Dagster's commands read: by its absolute path, as they ask for."""
+    """Set DAGSTER_HOME in ``.env``, which Dagster's commands read. They require an absolute path."""
     env, ignored = project / ".env", project / ".gitignore"
     if re.search(r"^\s*(export\s+)?DAGSTER_HOME\s*=", _text(env), re.MULTILINE):
         return
@@ -139,7 +143,29 @@ def _append(file: Path, line: str) -> None:
 
 @dg.scaffold_with(PrivacyGateScaffolder)
 class PrivacyGate(dg.Component, dg.Model, dg.Resolvable):
-    """A private table, its synthetic twin, and the gate between the twin and its publication."""
+    """Dagster component with the pipeline of one table: private rows, synthetic table, privacy gate and release.
+
+    Equivalent to :func:`build_privacy_assets`. The groups are described in docs/settings.md.
+
+    Attributes:
+        name: Name of the table: at most 128 letters, digits and underscores, starting with a letter.
+        source: Private table: "demo", or a path of Parquet or CSV files.
+        subject: Column that identifies people. None: each row is a person.
+        data: Settings of :class:`.Data`: columns, or the files of an external synthetic table.
+        split: Settings of :class:`.Split`: shares of train, holdout and reference.
+        generator: Name of a generator, or a mapping of ``name``, ``settings``, ``rows`` and ``filter``.
+        evaluation: Settings of :class:`.Evaluation`: metrics and embedder.
+        policy: Policy file, its contents, or the name of a built-in one. A relative path is relative to the component's
+            folder. None: the default limits.
+        run: Settings of :class:`.Run`: seed, workers and others.
+        assets: Keys of your assets by role, used instead of files.
+        partitions_def: Partitions of the table. None: unpartitioned.
+        gpu_tags: Op tags of the steps that can use a device.
+        owners: Owners of all assets.
+        tags: Tags of all assets.
+        group_name: Group of all assets. None: ``data``, ``attacks`` and ``gate``.
+        schedule: Cron expression. A run is launched on it if the source has changed. None: no schedule.
+    """
 
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
@@ -149,23 +175,30 @@ class PrivacyGate(dg.Component, dg.Model, dg.Resolvable):
     data: Annotated[Settings, _written(Settings, _described("data"))] = None
     split: Annotated[Settings, _written(Settings, _described("split"))] = None
     generator: Annotated[str | Settings, _written(str | Settings, _described("generator"))] = None
-    attacks: Annotated[Settings, _written(Settings, _described("attacks"))] = None
+    evaluation: Annotated[Settings, _written(Settings, _described("evaluation"))] = None
     policy: Annotated[str | Settings, _written(str | Settings, _described("policy"))] = None
     run: Annotated[Settings, _written(Settings, _described("run"))] = None
     assets: dict[str, str] | None = Field(
-        None, description="Assets of yours that hold rows, by role: {source: group/name}."
+        None, description="Your own assets that contain rows, by role: {source: group/name}."
     )
     partitions_def: Partitions = None
     gpu_tags: Tags = None
     owners: list[str] | None = Field(None, description='Owners, for example "team:data" or an e-mail address.')
     tags: dict[str, str] | None = Field(None, description="Tags of all assets.")
-    group_name: str | None = Field(None, description="Group of all assets; data, attacks and gate when not given.")
-    schedule: str | None = Field(None, description="A cron line: run on it while the source is new.")
+    group_name: str | None = Field(None, description="Group of all assets; default: data, attacks and gate.")
+    schedule: str | None = Field(None, description="Cron schedule; a run starts only if the source changed.")
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """The definitions that ``build_privacy_assets`` makes of the same spec."""
+        """Build the definitions with :func:`build_privacy_assets`.
+
+        Args:
+            context: Context of the component, whose folder contains ``defs.yaml``.
+
+        Raises:
+            ConfigError: If a setting is invalid, or ``defs.yaml`` contains a key twice.
+        """
         folder = Path(context.path)
-        if (folder / "defs.yaml").is_file():  # Dagster reads it by a parser that lets the last of two equal keys win
+        if (folder / "defs.yaml").is_file():  # Dagster's parser accepts duplicate keys
             load_yaml((folder / "defs.yaml").read_text(encoding="utf-8"), str(folder / "defs.yaml"))
         said = {name: getattr(self, name) for name in type(self).model_fields}
         own = {name: said.pop(name) for name in list(said) if name not in (*TableSpec.short, *TableSpec.model_fields)}

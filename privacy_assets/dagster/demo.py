@@ -1,26 +1,25 @@
-"""The demo: a real health survey from source to published, and the same with a generator that memorises."""
+"""Demo pipelines on a real health survey, with the default generator and with one that memorizes training rows."""
 
 from __future__ import annotations
 
 import os
-import tomllib
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 
-from privacy_assets.dagster.factory import build_privacy_assets
-from privacy_assets.dagster.gpu import GpuResource
-from privacy_assets.dagster.io import PrivacyIOManager
-from privacy_assets.dagster.resources import ReleaseResource
+from privacy_assets.dagster.definitions import build_privacy_assets
+from privacy_assets.dagster.resources import GpuResource, PrivacyIOManager, ReleaseResource
 from privacy_assets.errors import ConfigError
-from privacy_assets.gate.statements import Place
+from privacy_assets.gate.releases import ReleaseStore
+from privacy_assets.gate.statements import ReleaseTarget
 from privacy_assets.pipeline.spec import TableSpec
 
 HONEST, LEAKY = "patients", "patients_leak"
 HOME = ".dagster_home"  # below the current folder, when DAGSTER_HOME is not set
-# Nothing that code prints is kept: it can be rows.
+# Output of the steps is not stored, because it can contain private rows.
 INSTANCE = """telemetry:
   enabled: false
 nux:
@@ -33,22 +32,31 @@ Say = Callable[[str], None]
 
 
 def demo_table(*, leak: bool = False) -> dg.Definitions:
-    """The demo table with the default generator, sequential trees; as ``leak`` with a leaf for every row."""
+    """Build the pipeline of the demo table.
+
+    Args:
+        leak: If True, the generator (sequential trees) has one leaf per row, so it memorizes.
+    """
     return build_privacy_assets(demo_spec(leak=leak))
 
 
 def demo_spec(*, leak: bool = False) -> TableSpec:
-    """What :func:`demo_table` builds its pipeline from."""
+    """Return the spec of the demo table; see :func:`demo_table`."""
     if leak:
-        by_heart = {"name": "synthpop", "settings": {"min_leaf": 1, "smoothing": False}}
+        by_heart = {"name": "synthpop", "settings": {"min_samples_leaf": 1, "smoothing": False}}
         return TableSpec(name=LEAKY, source="demo", subject="person", generator=by_heart)
     return TableSpec(name=HONEST, source="demo", subject="person")
 
 
 def run_demo(*, leak: bool, say: Say) -> int:
-    """Run the demo in the Dagster instance of DAGSTER_HOME and print what came of it.
+    """Run the demo in the Dagster instance of DAGSTER_HOME, and report its progress and result.
 
-    Returns 0 when the table was published and 1 when it was not.
+    Args:
+        leak: See :func:`demo_table`.
+        say: Called with each line of output.
+
+    Returns:
+        0 if the table was published, otherwise 1.
     """
     name = LEAKY if leak else HONEST
     io = PrivacyIOManager()
@@ -62,7 +70,7 @@ def run_demo(*, leak: bool, say: Say) -> int:
 
 
 def home_below(folder: Path) -> Path:
-    """The folder of a Dagster instance below ``folder``, made when there is none."""
+    """Return the home of a Dagster instance in ``folder``, created if it does not exist."""
     home = folder.resolve() / HOME
     home.mkdir(exist_ok=True)
     settings = home / "dagster.yaml"
@@ -71,55 +79,28 @@ def home_below(folder: Path) -> Path:
     return home
 
 
-def _executed(job: dg.JobDefinition, instance: dg.DagsterInstance, title: str, say: Say) -> Any:
-    """Run ``job`` here, as one of the code location of the current folder, where that is a project; its result.
-
-    The timeline of the UI shows only runs that name the location of their job, which no public function lets a run in
-    this process do: ``execute_in_process`` and ``dagster job execute`` leave it out, ``dagster job launch`` and GraphQL
-    start a server and a process of their own. So all that is not public stands here, tried with dagster 1.13.27;
-    tests/plugin/test_demo_run.py fails where an upgrade moves it.
-    """
-    from dagster._core.definitions.job_base import InMemoryJob
-    from dagster._core.execution.api import execute_run
-    from dagster._core.remote_origin import (
-        ManagedGrpcPythonEnvCodeLocationOrigin,
-        RemoteJobOrigin,
-        RemoteRepositoryOrigin,
-    )
-    from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
-
-    origin = None
-    if location := _location():
-        name, module = location
-        target = LoadableTargetOrigin(module_name=module, working_directory=str(Path.cwd()))
-        server = ManagedGrpcPythonEnvCodeLocationOrigin(target, location_name=name)
-        origin = RemoteJobOrigin(RemoteRepositoryOrigin(server, "__repository__"), job.name)
+def _executed(job: dg.JobDefinition, instance: dg.DagsterInstance, title: str, say: Say) -> dg.ExecuteInProcessResult:
+    """Run ``job`` in this process, and report each step."""
+    run_id = str(uuid.uuid4())
+    instance.add_event_listener(run_id, lambda entry: _tell(entry, say))
+    say(f"{title}, run {run_id[:8]}")
     quiet = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
-    run = instance.create_run_for_job(job, run_config=quiet, remote_job_origin=origin)
-    instance.add_event_listener(run.run_id, lambda entry: _tell(entry, say))
-    say(f"{title}, run {run.run_id[:8]}")
-    return execute_run(InMemoryJob(job), run, instance)
-
-
-def _location() -> tuple[str, str] | None:
-    """Name and module of the code location of the current folder, where its pyproject.toml names one."""
-    try:
-        project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["tool"]["dg"]["project"]
-        return str(project["code_location_name"]), str(project["code_location_target_module"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    return job.execute_in_process(quiet, instance, raise_on_error=False, run_id=run_id)
 
 
 def _instance() -> dg.DagsterInstance:
     if not os.environ.get("DAGSTER_HOME"):
         os.environ["DAGSTER_HOME"] = str(home_below(Path.cwd()))
     if not Path(os.environ["DAGSTER_HOME"]).is_dir():
-        raise ConfigError(f"DAGSTER_HOME is {os.environ['DAGSTER_HOME']}, which is not a folder; make it or unset it.")
+        raise ConfigError(
+            f"DAGSTER_HOME is {os.environ['DAGSTER_HOME']}, which is not a folder. Fix: create it, or unset"
+            " DAGSTER_HOME."
+        )
     return dg.DagsterInstance.get()
 
 
 def _tell(entry: Any, say: Say) -> None:
-    """One line a step when it ends."""
+    """Print one line when a step ends."""
     event = entry.dagster_event
     if event is None or event.step_key is None:
         return
@@ -130,18 +111,18 @@ def _tell(entry: Any, say: Say) -> None:
         say(f"  {step:<24} refused")
 
 
-def _summary(name: str, outcome: Any, instance: dg.DagsterInstance, say: Say) -> int:
+def _summary(name: str, outcome: dg.ExecuteInProcessResult, instance: dg.DagsterInstance, say: Say) -> int:
     home = Path(instance.root_directory)
-    io, releases = PrivacyIOManager(), ReleaseResource(root=str(home / "releases"))
+    io = PrivacyIOManager()
     page = io.folder(dg.AssetKey([name, "privacy_report"]), home=home) / "report.html"
     made = [event.asset_key for event in outcome.get_asset_materialization_events()]
     if dg.AssetKey([name, "privacy_report"]) not in made:
         for event in outcome.all_events:
             if event.is_step_failure:
                 say(f"{event.step_key}: {event.step_failure_data.error_display_string.splitlines()[0]}")
-        say("the run failed before there was a report; nothing was published")
+        say("the run failed before the report; the table was not published")
         return 1
-    from privacy_assets.dagster.io import load_value
+    from privacy_assets.dagster.resources import load_value
 
     say("")
     say(load_value(page.parent, dg.AssetKey([name, "privacy_report"]), None).to_text())
@@ -150,5 +131,5 @@ def _summary(name: str, outcome: Any, instance: dg.DagsterInstance, say: Say) ->
     if not outcome.success:
         say("release      none: publication was blocked")
         return 1
-    say(f"release      {releases.store.current(Place(name)).table}")
+    say(f"release      {ReleaseStore(home / 'releases').current(ReleaseTarget(name)).table}")
     return 0

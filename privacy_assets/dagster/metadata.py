@@ -1,38 +1,51 @@
-"""Metadata of assets and checks: sizes, columns, lineage, statistics. Never a private value."""
+"""Metadata of assets and checks: sizes, columns, lineage and statistics, without private values."""
 
 from __future__ import annotations
 
 import math
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 import dagster as dg
 import pandas as pd
 
-from privacy_assets.pipeline.private_table import PrivateTable
-from privacy_assets.stats.limits import LimitOutcome, Verdict
-from privacy_assets.stats.results import MetricResult
+from privacy_assets.dagster.failures import failure
+from privacy_assets.dagster.table import DagsterTable, key_of
+from privacy_assets.gate.attestation import refusal
+from privacy_assets.metrics.policies import size_warning
+from privacy_assets.pipeline.steps import Task
+from privacy_assets.pipeline.work import Attested, StepResult, TableRun, published_rows
+from privacy_assets.policy import Limit, LimitOutcome, Status
+from privacy_assets.report.advice import first_remedy
+from privacy_assets.stats.estimates import MetricResult
+from privacy_assets.tables.private_table import PrivateTable
 from privacy_assets.tables.schema import TableSchema
 
 if TYPE_CHECKING:
     from privacy_assets.report.report import Report
 
+# Code references and data versions are in beta.
+warnings.filterwarnings("ignore", category=dg.BetaWarning, module=__name__)
+
 PACKAGE = Path(__file__).parents[1]
-_BROKEN_FIRST: tuple[Verdict, ...] = ("fail", "not_assessable", "pass")
-_SIGNS: dict[Verdict, str] = {"pass": "✓", "fail": "✗", "not_assessable": "?"}
+_BROKEN_FIRST: tuple[Status, ...] = ("fail", "not_assessable", "pass")
+_SIGNS: dict[Status, str] = {"pass": "✓", "fail": "✗", "not_assessable": "?"}
 _ASK_REPORT = (
-    "all limits of the table together tell the cause: see privacy_report, or the check policy_holds on attestation"
+    "the cause depends on all limits of the table: see privacy_report, or the check policy_holds on attestation"
 )
-_SMALL = 1000  # the UI renders longer markdown only behind a dialog
+_SMALL = 1000  # characters; the UI renders longer markdown in a dialog only
 
 
 def column_schema(schema: TableSchema, subject: str | None = None) -> dg.TableSchema:
-    """Columns with type, kind and nullability."""
-    text, required = "Tells people apart; the generator never sees it.", dg.TableColumnConstraints(nullable=False)
+    """Return the columns with type, kind and nullability."""
+    text, required = (
+        "Identifies subjects; the generator does not receive it.",
+        dg.TableColumnConstraints(nullable=False),
+    )
     subjects = [dg.TableColumn(subject, "text", text, constraints=required)] if subject else []
     columns = [
         dg.TableColumn(
@@ -44,14 +57,14 @@ def column_schema(schema: TableSchema, subject: str | None = None) -> dg.TableSc
 
 
 def lineage(names: list[str], *upstream: dg.AssetKey) -> dg.TableColumnLineage:
-    """Every column comes from the columns of the same name."""
+    """Map each column to the columns of the same name in the upstream assets."""
     return dg.TableColumnLineage(
         {name: [dg.TableColumnDep(asset_key=key, column_name=name) for key in upstream] for name in names}
     )
 
 
 def table_metadata(table: PrivateTable, fingerprint: str, upstream: dg.AssetKey | None = None) -> dict[str, Any]:
-    """Rows, subjects, columns, column lineage and keyed fingerprint of a private table."""
+    """Return rows, subjects, columns, column lineage and keyed fingerprint of a private table."""
     schema, subject = table.schema, None if table.subject is None else table.subject.name
     metadata: dict[str, Any] = {
         "dagster/row_count": len(table),
@@ -65,7 +78,7 @@ def table_metadata(table: PrivateTable, fingerprint: str, upstream: dg.AssetKey 
 
 
 def synthetic_metadata(frame: pd.DataFrame, sha256: str, *upstream: dg.AssetKey) -> dict[str, Any]:
-    """Rows, hash, columns (as they are in the file) and lineage of a synthetic or published table."""
+    """Return rows, hash, columns (with the types of the file) and lineage of a synthetic or published table."""
     columns = [
         dg.TableColumn(
             name, str(frame[name].dtype), constraints=dg.TableColumnConstraints(nullable=bool(frame[name].isna().any()))
@@ -81,13 +94,13 @@ def synthetic_metadata(frame: pd.DataFrame, sha256: str, *upstream: dg.AssetKey)
 
 
 def score_metadata(result: MetricResult, outcomes: Sequence[LimitOutcome]) -> dict[str, Any]:
-    """A picture a limit, intervals, ranked row numbers, and numbers that the UI plots over time.
+    """Return a plot per limit, intervals, the ranking of rows, and the numbers that the UI plots over time.
 
-    The numbers are each statistic, and of each limit what is judged and the limit itself.
+    These numbers are the statistics and, for each limit, the measured number and the limit.
     """
     metadata: dict[str, Any] = {f"limit: {outcome.limit.key}": picture(outcome) for outcome in outcomes}
     rows: list[dict[str, str | int]] = [
-        {"statistic": f.name, "value": _shown(f.value), "low": _shown(f.low), "high": _shown(f.high), "rows": f.n,
+        {"statistic": f.name, "value": _rounded(f.value), "low": _rounded(f.low), "high": _rounded(f.high), "rows": f.n,
          "subjects": f.subjects, "note": f.note}
         for f in result.estimates
     ]  # fmt: skip
@@ -104,19 +117,19 @@ def score_metadata(result: MetricResult, outcomes: Sequence[LimitOutcome]) -> di
 
 
 def report_metadata(report: Report) -> dict[str, Any]:
-    """The verdict in a line, the limits with broken ones first, the whole report as text, and counts to plot.
+    """Return the verdict, the limits (failed ones first), the report as text, and counts to plot.
 
-    At 1,200 pixels the UI cuts what is wider than 300, and the paths that it shows below widen every row: so what is
-    judged comes first, with a sign for its verdict, then the limit, and the end of its name last.
+    In a window of 1,200 pixels the UI truncates tables to 300 pixels, and the paths shown below them widen every row.
+    Therefore the measured number with a symbol of its verdict comes first, then the limit and its name.
     """
-    from privacy_assets.report.text import LABELS, clean, limit_text, number
+    from privacy_assets.report.words import LABELS, clean, limit_symbol, number
 
-    outcomes = sorted(report.judgement.outcomes, key=lambda outcome: _BROKEN_FIRST.index(outcome.status))
+    outcomes = sorted(report.policy_verdict.outcomes, key=lambda outcome: _BROKEN_FIRST.index(outcome.status))
     records = [
         dg.TableRecord(
             {
                 "judged": f"{_SIGNS[x.status]} {number(x.measured)}",
-                "limit": f"{limit_text(x.limit)} {clean(x.limit.key, 60)}",
+                "limit": f"{limit_symbol(x.limit)} {clean(x.limit.key, 60)}",
             }
         )
         for x in outcomes
@@ -130,10 +143,10 @@ def report_metadata(report: Report) -> dict[str, Any]:
 
 
 def verdict_line(report: Report) -> str:
-    """Verdict, how many limits have it, and causes: ``fail: 3 of 28 limits, copied rows``."""
-    from privacy_assets.report.text import LABELS
+    """Return verdict, number of limits with it, and causes, for example ``fail: 3 of 28 limits, copied rows``."""
+    from privacy_assets.report.words import LABELS
 
-    outcomes, verdict = report.judgement.outcomes, report.judgement.verdict
+    outcomes, verdict = report.policy_verdict.outcomes, report.policy_verdict.status
     told = f"{sum(x.status == verdict for x in outcomes)} of {len(outcomes)} limits"
     if report.remembered and verdict != "fail":
         told = "these rows failed before"
@@ -141,12 +154,15 @@ def verdict_line(report: Report) -> str:
 
 
 def limit_metadata(outcome: LimitOutcome, advised: Sequence[Mapping[str, Any]] | None = None) -> dict[str, Any]:
-    """What was measured against one limit, a small picture of it and, when it does not hold, what can be done.
+    """Return the outcome of a limit, a plot and, if the limit does not hold, advice.
 
-    ``advised`` is the advice on all limits of the table: only these together tell the cause, since copied rows break
-    the limits of nearly every metric. None where other metrics are not known yet: then the report is pointed at.
+    Args:
+        outcome: Outcome of the limit.
+        advised: Advice on all limits of the table. The cause can be determined only from all limits together, because
+            copied rows exceed the limits of nearly every metric. None: the other metrics are not known yet, so the
+            metadata refers to the report.
     """
-    from privacy_assets.report.text import what_to_do
+    from privacy_assets.report.advice import what_to_do
 
     limit, estimate = outcome.limit, outcome.estimate
     metadata: dict[str, Any] = {
@@ -160,7 +176,7 @@ def limit_metadata(outcome: LimitOutcome, advised: Sequence[Mapping[str, Any]] |
         metadata["source of the limit"] = limit.source
     if estimate is not None:
         metadata["n"] = (
-            f"{estimate.n} rows, {estimate.subjects} subjects; at least {limit.smallest_n} subjects are needed"
+            f"{estimate.n} rows, {estimate.subjects} subjects; at least {limit.min_subjects} subjects are needed"
         )
         metadata["confidence"] = f"{estimate.confidence:g}"
         numbers = {"value": estimate.value, "low": estimate.low, "high": estimate.high, "measured": outcome.measured}
@@ -173,7 +189,7 @@ def limit_metadata(outcome: LimitOutcome, advised: Sequence[Mapping[str, Any]] |
 
 
 def _recourses(advised: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What can be done about limits that do not hold, as a table."""
+    """Return the advice on limits that do not hold, as a table."""
     records = [
         dg.TableRecord({"cause": found["cause"], "what": todo["what"], "it costs": todo["cost"]})
         for found in advised
@@ -183,77 +199,220 @@ def _recourses(advised: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def picture(outcome: LimitOutcome) -> dg.MetadataValue[Any]:
-    """Interval and limit as a small picture; the reason in words when it is too long for the UI."""
-    from privacy_assets.report.plots import interval_markdown
+    """Return a plot of interval and limit, or the reason as text if the plot is too long for the UI."""
+    from privacy_assets.report.svg import interval_markdown
 
     markdown = interval_markdown(outcome)
     return dg.MetadataValue.md(markdown) if len(markdown) < _SMALL else dg.MetadataValue.text(outcome.reason)
 
 
 def broken_metadata(outcomes: Sequence[LimitOutcome], advised: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
-    """One entry for each limit that does not hold, with what was measured; and what can be done, as ``advised``."""
-    from privacy_assets.report.text import what_to_do
+    """Return one entry per limit that does not hold, with the measured number, and the advice."""
+    from privacy_assets.report.advice import what_to_do
 
     texts = {x.limit.key: f"{x.status}: {x.reason}. {what_to_do(x)}".strip() for x in outcomes}
     return {**_recourses(advised), **{key: dg.MetadataValue.text(text) for key, text in texts.items()}}
 
 
 def training_metadata(history: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
-    """The training curve as a picture, its last row as numbers, and at most thirty rows of it as a table."""
+    """Return the training curve as plots, its last row as numbers, and at most thirty of its rows as a table."""
+    from privacy_assets.report.svg import line_markdown
+
     if not history:
         return {}
     known = [{key: value for key, value in row.items() if value is not None} for row in history]
     rows = [known[i] for i in sorted({round(i * (len(known) - 1) / 29) for i in range(30)})]
-    records = [dg.TableRecord({key: _shown(value) for key, value in row.items()}) for row in rows]
+    records = [dg.TableRecord({key: _rounded(value) for key, value in row.items()}) for row in rows]
     metadata: dict[str, Any] = {"epochs": len(history), "training": dg.MetadataValue.table(records)}
     for key in [key for key in rows[0] if key != "epoch"]:
         label = key.replace("_", " ")
-        if image := line_picture(label, list(enumerate(row[key] for row in rows if key in row))):
-            metadata[f"{label} by epoch"] = image
+        if image := line_markdown(label, list(enumerate(row[key] for row in rows if key in row))):
+            metadata[f"{label} by epoch"] = dg.MetadataValue.md(image)
     return metadata | _plotted({f"last {key}": value for key, value in rows[-1].items() if key != "epoch"})
 
 
-def line_picture(alt: str, points: Sequence[tuple[float, float]]) -> dg.MetadataValue[Any] | None:
-    """A line through ``points`` (x, y) as a small picture, 240 x 60 pixels; None for fewer than two finite ones."""
-    finite = [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
-    if len(finite) < 2:
-        return None
-    (left, width), (low, height) = (_span(values) for values in zip(*finite, strict=True))
-    path = " ".join(f"{5 + 230 * (x - left) / width:.0f},{55 - 50 * (y - low) / height:.0f}" for x, y in finite)
-    head = "<svg xmlns='http://www.w3.org/2000/svg' width='240' height='60'>"
-    line = f"<polyline fill='none' stroke='steelblue' stroke-width='2' points='{path}'/>"
-    return dg.MetadataValue.md(f"![{alt}](data:image/svg+xml,{quote(f'{head}{line}</svg>', safe='=/:;,.')})")
-
-
-def _span(values: Sequence[float]) -> tuple[float, float]:
-    """The least value, and how far the largest lies above it; 1 where all are equal."""
-    return min(values), (max(values) - min(values)) or 1.0
-
-
 def _plotted(numbers: Mapping[str, float]) -> dict[str, float]:
-    """Those that are finite, to four significant digits; what was signed keeps all."""
+    """Return the finite numbers, rounded to four significant digits. Signed results are not rounded."""
     return {name: float(f"{number:.4g}") for name, number in numbers.items() if math.isfinite(number)}
 
 
-def _shown(number: float) -> str:
+def _rounded(number: float) -> str:
     return f"{number:.4g}" if math.isfinite(number) else "not measurable"
 
 
 def _cell(value: float | str) -> int | str:
-    return _shown(value) if isinstance(value, float) else value
+    return _rounded(value) if isinstance(value, float) else value
 
 
 def caller_reference() -> Mapping[str, Any]:
-    """Code reference to the line outside this package that built the table."""
+    """Return a code reference to the line outside this package that defines the table, or an empty mapping."""
     frame = sys._getframe(1)
     while frame.f_back is not None and PACKAGE in Path(frame.f_code.co_filename).parents:
         frame = frame.f_back
     path = frame.f_code.co_filename
     if not Path(path).is_file():
         return {}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", dg.BetaWarning)
-        reference = dg.LocalFileCodeReference(
-            file_path=path, line_number=frame.f_lineno, label="definition of the table"
-        )
-        return {"dagster/code_references": dg.CodeReferencesMetadataValue(code_references=[reference])}
+    reference = dg.LocalFileCodeReference(file_path=path, line_number=frame.f_lineno, label="definition of the table")
+    return {"dagster/code_references": dg.CodeReferencesMetadataValue(code_references=[reference])}
+
+
+HOLDS, RELEASED = "policy_holds", "released"
+_SHOWN = 16  # characters of a hash
+Metadata = Mapping[str, Any]
+
+
+def events(
+    context: dg.AssetExecutionContext,
+    table: DagsterTable,
+    run: TableRun,
+    task: Task,
+    result: StepResult,
+    version: Metadata,
+) -> Iterator[Any]:
+    """Yield the outputs of a task with their metadata, and its check results.
+
+    Args:
+        context: Context of the step.
+        table: Settings of the table.
+        run: Run of the task.
+        task: The task.
+        result: Its result.
+        version: Metadata of the version of the source.
+
+    Yields:
+        Outputs and check results.
+
+    Raises:
+        dagster.Failure: If the policy does not hold.
+    """
+    values, shown = result
+    match task.step.verb:
+        case "read":
+            metadata = {**_table(run, values["source"]), **version}
+            n_members = round(table.resolved.shares["train"] * metadata["subjects"])
+            if doubt := size_warning(table.resolved.policy, n_members):
+                context.log.warning(doubt)
+                metadata["too few people"] = doubt
+            yield _output("source", values["source"], metadata, metadata["keyed_fingerprint"])
+        case "split":
+            for role, part in values.items():
+                row_sources = table.resolved.row_sources
+                upstream = key_of(row_sources[role]) if table.resolved.external else table.key("source")
+                metadata = _table(run, part, upstream)
+                yield _output(role, part, metadata, metadata["keyed_fingerprint"])
+        case "embed":
+            curve = training_metadata([asdict(epoch) for epoch in values["embedder"].history])
+            yield _output("embedder", values["embedder"], {"device": run.device, **curve})
+        case "fit":
+            yield _output("generator", values["generator"], _generator(table, run, values["generator"].generator))
+        case "sample":
+            sha256 = shown.snapshot.sha256
+            upstreams = [table.key(role) for role in task.reads if role in table.resolved.roles]
+            metadata = {**synthetic_metadata(shown.rows, sha256, *upstreams), **shown.metadata}
+            yield _output("synthetic", values["synthetic"], metadata, sha256)
+        case "prepare":
+            sizes = values["evaluation_inputs"].metadata.sizes
+            rows = {f"{role} rows": size["rows"] for role, size in sizes.items()}
+            yield _output(
+                "evaluation_inputs",
+                values["evaluation_inputs"],
+                {**rows, "sha256": values["evaluation_inputs"].snapshot.sha256},
+            )
+        case "score":
+            metadata = {**score_metadata(shown.result, shown.outcomes), "seed": str(table.resolved.spec.run.seed)}
+            yield _output(task.name, values[task.name], metadata)
+            yield from (limit_result(table.key(task.name), outcome) for outcome in shown.outcomes)
+        case "attest":
+            yield from _attested(table, shown)
+        case "publish":
+            frame, stated = published_rows(run, shown)
+            key = table.key("published")
+            yield dg.AssetCheckResult(asset_key=key, check_name=RELEASED, passed=True, metadata={"release": shown.id})
+            metadata = {
+                **synthetic_metadata(frame, stated.sha256, table.key("synthetic")),
+                "release": shown.id,
+                "folder": dg.MetadataValue.path(str(shown.folder)),
+            }
+            yield _output("published", values["published"], metadata, stated.sha256)
+        case _:
+            yield from (_output(name, value, {}) for name, value in values.items())
+
+
+def _output(name: str, value: Any, metadata: Metadata, version: str | None = None) -> dg.Output[Any]:
+    data_version = None if version is None else dg.DataVersion(version)
+    return dg.Output(value, output_name=name, metadata=dict(metadata), data_version=data_version)
+
+
+def _table(run: TableRun, table: Any, upstream: dg.AssetKey | None = None) -> dict[str, Any]:
+    return table_metadata(table, run.keyed_fingerprint(table), upstream)
+
+
+def _generator(table: DagsterTable, run: TableRun, fitted: Any) -> dict[str, Any]:
+    return {
+        "generator": table.resolved.generator_label,
+        "settings": dg.MetadataValue.json(table.resolved.generator.settings()),
+        "privacy budget": str(fitted.privacy),
+        "same seed, same rows": table.resolved.generator.repeatable and run.device == "cpu",
+        "device": run.device,
+        **training_metadata(fitted.history),
+    }
+
+
+def _attested(table: DagsterTable, found: Attested) -> Iterator[Any]:
+    """Yield attestation and report before the check, so that a rejected table has a report with the reasons.
+
+    A failed verdict also raises a failure with the reason. The blocking check alone would fail the step with a message
+    of Dagster that names no reason.
+    """
+    stated, broken = found.stated, found.policy_verdict.broken
+    shown = report_metadata(found.report)
+    hashes = {"sha256": stated.sha256, "policy_digest": stated.policy_digest, "signed by": stated.keyid}
+    metadata: dict[str, Any] = {
+        **shown,
+        "attempt": stated.attempt,
+        "policy": table.resolved.policy.title,
+        # Prefixes, because the UI truncates tables with long values. The record contains the full hashes.
+        **{name: hashed[:_SHOWN] for name, hashed in hashes.items()},
+    }
+    yield _output("attestation", found.sealed, metadata)
+    yield _output("privacy_report", found.report, shown)
+    yield dg.AssetCheckResult(
+        asset_key=table.key("attestation"),
+        check_name=HOLDS,
+        passed=stated.verdict == "pass",
+        description=found.reason,
+        metadata={"verdict": shown["verdict"], **broken_metadata(broken, found.report.advice)},
+    )
+    if stated.verdict != "pass":
+        raise failure(refusal(found.policy_verdict, stated.remembered, first_remedy(found.report.advice)))
+
+
+def check_name(limit: Limit) -> str:
+    """Return the name of the asset check of a limit."""
+    return limit.key.replace(".", "_")
+
+
+def limit_rule(limit: Limit) -> str:
+    """Describe a limit in one sentence."""
+    side = f"at most {limit.at_most}" if limit.at_most is not None else f"at least {limit.at_least}"
+    return f"{limit.statistic} must be {side} ({limit.bound} bound)."
+
+
+def limit_sentence(limit: Limit) -> str:
+    """Describe a limit and its source."""
+    return f"{limit_rule(limit)} {limit.source[:1].upper()}{limit.source[1:]}".strip()
+
+
+def limit_result(
+    asset: dg.AssetKey, outcome: LimitOutcome, advised: Sequence[Mapping[str, Any]] | None = None
+) -> dg.AssetCheckResult:
+    """Return the check result of a limit; see :func:`limit_metadata` for ``advised``."""
+    return dg.AssetCheckResult(
+        asset_key=asset,
+        check_name=check_name(outcome.limit),
+        passed=outcome.passed,
+        severity=dg.AssetCheckSeverity.ERROR,
+        # No measured number, because alerts display the description.
+        description=f"{outcome.status.replace('_', ' ')}: {limit_rule(outcome.limit)}",
+        metadata=limit_metadata(outcome, advised),
+    )

@@ -1,123 +1,356 @@
-"""The release resource: where releases and snapshots lie, the keys of the gate, and the secret of the split."""
+"""Resource with the deployment: locations of releases and private data, keys of the gate, secret of the split."""
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import quote
 
 import dagster as dg
-from pydantic import PrivateAttr
+import pandas as pd
+from pydantic import Field, PrivateAttr
 
-from privacy_assets.dagster.fixed import FixedConfig
-from privacy_assets.errors import ConfigError
+from privacy_assets.dagster.failures import redact_exceptions
+from privacy_assets.dagster.frozen_config import FixedConfig
+from privacy_assets.errors import ConfigError, InputError, WrongTarget
+from privacy_assets.gate.deployment import Deployment, DeploymentSettings
 from privacy_assets.gate.gate import Gate
-from privacy_assets.gate.keys import SIGNING_VARIABLE, TrustedKeys
-from privacy_assets.gate.releases import ReleaseStore
-from privacy_assets.pipeline.deployment import SECRET_VARIABLE, Deployment
-from privacy_assets.storage.objects import Location, location
+from privacy_assets.gate.keys import key_path
+from privacy_assets.gate.releases import read_published
+from privacy_assets.gate.statements import RecordKind, ReleaseTarget, SignedRecord, quoted
+from privacy_assets.infra.devices import lease_device
+from privacy_assets.infra.objects import Location, location
+from privacy_assets.pipeline.values import PAGE, PUBLISHED, Published, load_stored, store_value
+from privacy_assets.report.report import Report
+from privacy_assets.tables.private_table import PrivateTable
 
-_COMMANDS = ".tmp_dagster_home_"  # how `dagster dev` and others name a folder of their own
+_COMMANDS = ".tmp_dagster_home_"  # prefix of the temporary homes of `dagster dev` and other commands
 
 
-class ReleaseResource(FixedConfig, dg.ConfigurableResource):
-    """Where releases go, the keys that sign and are trusted, and the secret of this deployment.
+class ReleaseResource(FixedConfig, DeploymentSettings, dg.ConfigurableResource):
+    """Resource with the settings of a deployment; see :class:`.DeploymentSettings`.
 
-    ``root`` is the folder of releases (default ``DAGSTER_HOME/releases``), ``private`` a folder for snapshots that were
-    not published, failed verdicts, the signing key and the secret (default ``DAGSTER_HOME/private``); nobody else may
-    read it. The secret decides on which side of the split a person stands: keep it, and keep it secret. It is read from
-    the environment variable ``secret_variable`` when that is set, else from ``private/secret.key``, which is made on
-    first use. ``private/secret.check``, a keyed hash of a constant, tells a secret that changed, and one that was lost:
-    none is made in its place.
+    The default ``home`` is DAGSTER_HOME. It is required on a temporary Dagster instance (without DAGSTER_HOME), unless
+    ``releases`` and ``private`` are set, which are never read from the environment.
 
-    The signing key (Ed25519, PEM) is read from the environment variable ``signing_key_variable`` when that is set, else
-    from the file ``signing_key`` (default ``private/signing.key``). ``trusted_keys`` is a folder of public keys (PEM;
-    default PRIVACY_ASSETS_TRUSTED_KEYS, else ``trusted_keys`` beside ``root``). Only when none of these was given, and
-    nothing is trusted or released yet, is a first pair made; otherwise ``private`` must be there already. These fields
-    are paths and names, never keys: a resource's fields are shown in the UI. Run configuration cannot change them. An
-    empty one, as of a variable that is empty, is an error. Give the variable of the key to steps alone, or use the
-    file: code server and run read the configuration of other assets too, which can ask for any variable.
+    The secret determines the split: which subjects are in train, holdout and reference. Keep it, and keep it secret. It
+    is created on first use. ``secret.check`` in the private folder, a keyed hash of a constant, detects a changed or
+    lost secret, which is not replaced.
 
-    ``root`` and ``private`` may be URLs of an object store (``s3://bucket/releases``) that was made ready by
-    `privacy-assets prepare`. Keys never lie there: the signing key and the secret then come by their variables, the
-    trusted keys from a folder of this machine.
+    The first key pair is created only if no key was configured, no key is trusted and no release exists. If keys are
+    configured, the private folder must exist. Provide the variable of the signing key only to steps, or use the file:
+    the code server and the run process also evaluate the configuration of other assets, which can refer to any
+    variable.
 
-    On a temporary instance of Dagster (no DAGSTER_HOME) both must be given: ConfigError otherwise.
+    In an object store, ``releases`` and ``private`` must be prepared by ``privacy-assets prepare``. Object stores
+    cannot hold keys: set the variables of the signing key and the secret, and use a local folder of trusted keys.
+
+    The attributes are paths and names, never keys, because the UI displays them. Run configuration cannot change them.
+
+    Raises:
+        ConfigError: If an attribute is empty, or (on use) no location is known or it would be temporary.
     """
 
-    root: str | None = None
-    private: str | None = None
-    secret_variable: str = SECRET_VARIABLE
-    signing_key: str | None = None
-    signing_key_variable: str = SIGNING_VARIABLE
-    trusted_keys: str | None = None
-
     _home: Path | None = PrivateAttr(default=None)
-    _passing: bool = PrivateAttr(default=False)
+    _is_temporary: bool = PrivateAttr(default=False)
     _deployment: Deployment | None = PrivateAttr(default=None)
 
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
-        """Remember the folder of the Dagster instance, the default place, and whether it goes with the instance."""
+        """Store the home of the Dagster instance, the default location, and whether it is temporary.
+
+        Args:
+            context: Context of the resource.
+        """
         self._home, self._deployment = home_of(context.instance), None
-        self._passing = is_passing(context.instance)
+        self._is_temporary = is_temporary(context.instance)
 
     @property
     def deployment(self) -> Deployment:
-        """The folders and keys that these values name."""
+        """Locations and keys of the gate."""
         if self._deployment is None:
-            self._deployment = Deployment(
-                self._folder(self.root, "releases"),
-                self._folder(self.private, "private"),
-                self.secret_variable,
-                self.signing_key,
-                self.signing_key_variable,
-                self.trusted_keys,
-            )
+            self._deployment = self.open()
         return self._deployment
 
-    @property
-    def store(self) -> ReleaseStore:
-        """The releases."""
-        return ReleaseStore(self._folder(self.root, "releases"))
-
-    @property
-    def trusted(self) -> TrustedKeys:
-        """The public keys that this deployment trusts."""
-        return self.deployment.trusted
-
     def gate(self) -> Gate:
-        """The gate of this deployment; a first pair of keys is made when there is none and none was configured."""
+        """Return the gate of this deployment. Creates the first key pair if none exists or is configured."""
         return self.deployment.gate()
 
     def key(self, purpose: str) -> bytes:
-        """A key for one purpose, derived from the secret."""
+        """Derive a key from the secret.
+
+        Args:
+            purpose: Purpose of the key. Different purposes have independent keys.
+        """
         return self.deployment.key(purpose)
 
-    def keyed(self, fingerprint: str) -> str:
-        """Fingerprint of a private table in the only form that may be shown."""
-        return self.deployment.keyed(fingerprint)
+    def folder(self, name: Literal["releases", "private"]) -> Location | None:
+        """Return the location of a folder, from the setting, ``home`` or DAGSTER_HOME, in this order.
 
-    def _folder(self, given: str | None, default: str) -> Location:
-        if given is not None:
-            return location(given).absolute()
-        if self._passing:
+        Args:
+            name: Name of the setting.
+
+        Raises:
+            ConfigError: If no home is known, or it is temporary.
+        """
+        if getattr(self, name) is not None or self.home is not None:
+            return super().folder(name)
+        if self._is_temporary:
             raise ConfigError(
-                f"ReleaseResource: this Dagster instance is temporary, and the folder for {default} would be deleted"
+                f"ReleaseResource: this Dagster instance is temporary, and the folder for {name} would be deleted"
                 " with it. Fix: set DAGSTER_HOME to a folder that stays (from Python, also pass"
-                " instance=DagsterInstance.get()), or give ReleaseResource root and private."
+                " instance=DagsterInstance.get()), or give ReleaseResource a home."
             )
         home = self._home or (Path(os.environ["DAGSTER_HOME"]) if os.environ.get("DAGSTER_HOME") else None)
         if home is None:
-            raise ConfigError(f"ReleaseResource: set DAGSTER_HOME, or give the folder for {default}.")
-        return home / default
+            raise ConfigError("ReleaseResource: no home is set. Fix: set DAGSTER_HOME, or give ReleaseResource a home.")
+        return home / name
 
 
-def is_passing(instance: dg.DagsterInstance | None) -> bool:
-    """True when the folder of ``instance`` goes with it: ephemeral, or of a Dagster command without DAGSTER_HOME."""
+def is_temporary(instance: dg.DagsterInstance | None) -> bool:
+    """Return True if the home of ``instance`` is temporary: ephemeral, or of a Dagster command without DAGSTER_HOME."""
     if instance is None:
         return False
     return instance.is_ephemeral or any(part.startswith(_COMMANDS) for part in Path(instance.root_directory).parts)
 
 
 def home_of(instance: dg.DagsterInstance | None) -> Path | None:
-    """Folder of a Dagster instance (``DAGSTER_HOME``, or a temporary folder of an ephemeral one)."""
+    """Return the home of a Dagster instance: DAGSTER_HOME, or the temporary folder of an ephemeral one."""
     return Path(instance.root_directory) if instance is not None else None
+
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class GpuResource(FixedConfig, dg.ConfigurableResource):
+    """Resource that leases a device to the steps that use torch, on the machine where the step runs.
+
+    Attributes:
+        device: "auto" (a free CUDA device, else MPS, else the CPU), "cuda" (any CUDA device), "cuda:N", "mps" or "cpu".
+            The CPU is not leased; limit its use with the executor.
+        slots: Maximum number of steps that share an accelerator, at least 1.
+        lock_folder: Folder of the lock files. All processes that share the devices need the same one. "": a folder of
+            the current user below the temporary directory, independent of DAGSTER_HOME. Set it if containers or users
+            share a GPU.
+        timeout_s: Maximum wait in seconds. None: no limit.
+    """
+
+    device: str = "auto"
+    slots: int = Field(default=1, ge=1)
+    lock_folder: str = ""
+    timeout_s: float | None = None
+
+    @contextmanager
+    def lease(self, log: logging.Logger | None = None) -> Iterator[str]:
+        """Lease a device for the ``with`` block, and yield its torch name.
+
+        Args:
+            log: Logger for the device and for waiting, for example ``context.log``. None: the logger of this module.
+
+        Raises:
+            LeaseTimeout: If no device became free in time.
+            ConfigError: If the device does not exist.
+        """
+        say = (log or _LOGGER).info
+        with lease_device(self.lock_folder or None, self.device, self.slots, self.timeout_s, on_wait=say) as device:
+            say(f"device: {device}")
+            yield device
+
+
+@dataclass(frozen=True, slots=True)
+class Readable:
+    """Access to published tables.
+
+    Attributes:
+        releases: Folder of releases.
+        trusted_keys: Trusted public keys. None: the default of :func:`read_published`.
+    """
+
+    releases: Location
+    trusted_keys: Path | None = None
+
+
+class PrivacyIOManager(FixedConfig, dg.ConfigurableIOManager):
+    """IO manager that stores tables as Parquet, results as JSON and models as folders, for the current user only.
+
+    The type of a value determines its format. A fitted generator is loaded as its folder, whose signature is verified
+    before its contents are read (:class:`StoredTrained`). An input annotated as DataFrame receives the rows of a
+    published table, read from the release folder and verified. The synthetic table may never be released, so it cannot
+    be loaded as a DataFrame; depend on ``published`` instead. Several partitions of a table are concatenated. Run
+    configuration cannot change the attributes.
+
+    Attributes:
+        base: Folder of the values or its URL (``s3://bucket/storage``), with one folder per asset and partition. None:
+            ``storage/privacy_assets`` in ``home``.
+        releases: Release folder or its URL, for loading published tables. None: ``releases`` in ``home``.
+        trusted_keys: Folder of trusted public keys, or one key. None: PRIVACY_ASSETS_TRUSTED_KEYS, otherwise
+            ``trusted_keys`` next to the releases.
+        report_url: URL under which your web server serves ``TABLE/privacy_report/report.html`` of ``base``, and no
+            other file of it (the rest is private). None: the UI shows the path of the report.
+        home: Folder of the deployment; see :class:`ReleaseResource`. None: DAGSTER_HOME.
+    """
+
+    base: str | None = None
+    releases: str | None = None
+    trusted_keys: str | None = None
+    report_url: str | None = None
+    home: str | None = None
+
+    @redact_exceptions
+    def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
+        """Store the value of an asset.
+
+        Args:
+            context: Context of the output.
+            obj: Value. None is not stored.
+
+        Raises:
+            InputError: If ``obj`` is a table and the asset has the name of a record of the gate.
+        """
+        if obj is None:
+            return
+        partition = context.asset_partition_key if context.has_asset_partitions else None
+        home = home_of(context.step_context.instance)
+        folder = self.folder(context.asset_key, partition, home=home)
+        if isinstance(obj, pd.DataFrame | PrivateTable) and context.asset_key.path[-1] in _RECORDS:
+            fix = "rename the asset, or give it another IO manager"
+            raise InputError("only a record of the gate can be stored there", where=str(folder), fix=fix)
+        store_value(obj, folder)
+        metadata: dict[str, dg.MetadataValue[Any]] = {"path": dg.MetadataValue.path(str(folder))}
+        if isinstance(obj, Report) or (isinstance(obj, SignedRecord) and obj.kind == "attestation"):
+            report = dg.AssetKey([*context.asset_key.path[:-1], "privacy_report"])
+            metadata["page"] = self.page(report, partition, home=home)
+        context.add_output_metadata(metadata)
+
+    @redact_exceptions
+    def load_input(self, context: dg.InputContext) -> Any:
+        """Load the value of the upstream asset.
+
+        Args:
+            context: Context of the input.
+
+        Raises:
+            InputError: If it was not materialized, several partitions of a value other than a table are requested, or
+                rows of a table that is not released.
+            PublicationRefused: If the release fails verification.
+        """
+        home = home_of(context.instance)
+        keys: list[str | None] = list(context.asset_partition_keys) if context.has_asset_partitions else [None]
+        wanted = context.dagster_type.typing_type if len(keys) == 1 else pd.DataFrame  # only tables can be concatenated
+        readable = Readable(
+            self._home(home) / "releases" if self.releases is None else location(self.releases),
+            None if self.trusted_keys is None else key_path(self.trusted_keys),
+        )
+        found = [
+            load_value(self.folder(context.asset_key, key, home=home), context.asset_key, key, wanted, readable)
+            for key in keys
+        ]
+        return found[0] if len(found) == 1 else _joined(found, context.asset_key)
+
+    def page(self, key: dg.AssetKey, partition: str | None, *, home: Path | None = None) -> dg.MetadataValue[Any]:
+        """Return the link to a report: its path, or a URL if ``report_url`` is set.
+
+        Args:
+            key: Key of the report asset.
+            partition: Partition, or None.
+            home: Home of the Dagster instance, used if the attribute ``home`` is None.
+        """
+        if self.report_url is None:
+            return dg.MetadataValue.path(str(self.folder(key, partition, home=home) / PAGE))
+        return dg.MetadataValue.url("/".join([self.report_url.rstrip("/"), *map(quote, _parts(key, partition)), PAGE]))
+
+    def folder(self, key: dg.AssetKey, partition: str | None = None, *, home: Path | None = None) -> Location:
+        """Return the folder of an asset and partition. Names are quoted, so that the folder is always within ``base``.
+
+        Args:
+            key: Key of the asset.
+            partition: Partition, or None.
+            home: Home of the Dagster instance, used if the attribute ``home`` is None.
+
+        Raises:
+            InputError: If neither ``base`` nor a home is known.
+        """
+        base = self._home(home) / "storage" / "privacy_assets" if self.base is None else location(self.base)
+        return base.joinpath(*_parts(key, partition))
+
+    def _home(self, found: Path | None) -> Location:
+        if self.home is None and found is None:
+            raise InputError("no folder for stored values", fix="set DAGSTER_HOME or give PrivacyIOManager a home")
+        return Path(str(found)) if self.home is None else location(self.home)
+
+
+def _parts(key: dg.AssetKey, partition: str | None) -> list[str]:
+    return [quoted(part) for part in (*key.path, *([] if partition is None else [f"partition={partition}"]))]
+
+
+def load_value(
+    folder: Location, key: dg.AssetKey, partition: str | None, wanted: Any = None, readable: Readable | None = None
+) -> Any:
+    """Load a value written by :func:`store_value`.
+
+    Args:
+        folder: Folder of the value.
+        key: Key of the asset.
+        partition: Partition, or None.
+        wanted: Type of the input. DataFrame: tables, also private ones, as DataFrame. Steps of the pipeline request
+            :class:`PrivateTable`.
+        readable: Access to published tables. None: they cannot be read as a DataFrame.
+
+    Returns:
+        The value. If there is none and ``wanted`` is SignedRecord, an empty record, which the gate rejects.
+
+    Raises:
+        InputError: If there is no value, a private table has no schema, or a DataFrame is requested for a table that is
+            not released.
+        PublicationRefused: If the release fails verification.
+    """
+    # Releases are read through the record only; other files in the folder are ignored.
+    found = load_stored(folder, [_RECORDS[key.path[-1]]] if key.path[-1] in _RECORDS else ())
+    if found is not None:
+        return _as_wanted(found, wanted, key, partition, readable)
+    if wanted is SignedRecord:  # the gate rejects it with its own message
+        return SignedRecord(_KINDS.get(key.path[-1], "result"), b"")
+    raise InputError("it was not materialized yet", where=_name_of(key, partition), fix="materialize it first")
+
+
+def _name_of(key: dg.AssetKey, partition: str | None) -> str:
+    return key.to_user_string() + (f", partition {partition}" if partition is not None else "")
+
+
+def _as_wanted(value: Any, wanted: Any, key: dg.AssetKey, partition: str | None, readable: Readable | None) -> Any:
+    if isinstance(value, PrivateTable):
+        return value if wanted is PrivateTable else value.frame()
+    if wanted is PrivateTable:
+        fix = "materialize it again; only the pipeline may write this file"
+        raise InputError("the table has no schema", where=_name_of(key, partition), fix=fix)
+    if wanted is not pd.DataFrame:
+        return value
+    if isinstance(value, SignedRecord):
+        fix = f"depend on {key.path[0]}/published"
+        raise InputError("the table is not released", where=key.to_user_string(), fix=fix)
+    if isinstance(value, Published):
+        place = ReleaseTarget(value.table, value.partition)
+        if readable is None or place != ReleaseTarget(key.path[0], partition):
+            text = f"{_name_of(key, partition)}: this is the record of a release of {place}"
+            raise WrongTarget(text, expected=ReleaseTarget(key.path[0], partition), found=place, redo=("publish",))
+        return read_published(readable.releases, place.table, place.partition, trusted_keys=readable.trusted_keys)
+    return value
+
+
+def _joined(frames: list[Any], key: dg.AssetKey) -> Any:
+    if not frames:
+        raise InputError("no partition to load", where=key.to_user_string(), fix="check the partition mapping")
+    if not all(isinstance(frame, pd.DataFrame) for frame in frames):
+        fix = "map each partition to one upstream partition"
+        raise InputError(
+            "several partitions can be loaded together for tables only", where=key.to_user_string(), fix=fix
+        )
+    return pd.concat(frames, ignore_index=True)
+
+
+_KINDS: dict[str, RecordKind] = {"synthetic": "snapshot", "attestation": "attestation"}
+_RECORDS = {**{asset: f"{kind}.json" for asset, kind in _KINDS.items()}, "published": PUBLISHED}

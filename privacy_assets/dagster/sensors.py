@@ -1,36 +1,104 @@
-"""Schedules and sensors of a deployment, each by one call. All are stopped until somebody starts them."""
+"""Factories of schedules and sensors, which must be started by a user."""
 
 import json
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import dagster as dg
 
-from privacy_assets.dagster.alerts import new_failures, send, webhook_of
 from privacy_assets.dagster.assets import RELEASES
-from privacy_assets.dagster.redaction import redact_exceptions
-from privacy_assets.dagster.run_requests import decide, merged, partitions_to_watch
-from privacy_assets.dagster.versions import (
-    CHECK,
-    FINGERPRINT,
-    files_fingerprint,
-    source_version,
-    stat_token,
-    table_source,
-)
+from privacy_assets.dagster.failures import redact_exceptions
+from privacy_assets.dagster.table import FINGERPRINT, files_fingerprint, source_version, stat_token, table_source
 from privacy_assets.errors import ConfigError, InputError
-from privacy_assets.pipeline.plan import RowSource
+from privacy_assets.infra.objects import check_no_credentials
+from privacy_assets.pipeline.resolve import RowSource
 from privacy_assets.pipeline.row_sources import partition_path
 
-_TICK_S = 20.0  # Dagster ends a tick after 60 seconds
+ATTEMPTS = 3
+TAG = "privacy_assets/source"
+
+
+def partitions_to_watch(definition: dg.PartitionsDefinition | None, instance: dg.DagsterInstance) -> list[str | None]:
+    """Return the partitions to check: the latest time window, all of other partitions, or ``[None]`` without any."""
+    if definition is None:
+        return [None]
+    if isinstance(definition, dg.TimeWindowPartitionsDefinition):
+        last = definition.get_last_partition_key()
+        return [last] if last is not None else []
+    return list(definition.get_partition_keys(dynamic_partitions_store=instance))
+
+
+def decide(
+    instance: dg.DagsterInstance, name: str, partition: str | None, fingerprint: str
+) -> dg.RunRequest | dg.SkipReason:
+    """Request a run unless the source has a verdict, a run is in progress, or three attempts gave no verdict.
+
+    The last attestation is the verdict on this source if it is newer than a source asset with this fingerprint, or if
+    its run was requested for this fingerprint (a sensor may watch other files than those of the source). Attempts are
+    counted since the last attestation, so a source that returns to an earlier state runs again, as does one whose run
+    crashed.
+
+    Args:
+        instance: Dagster instance.
+        name: Name of the table.
+        partition: Partition, or None.
+        fingerprint: Fingerprint of the source.
+    """
+    place = name if partition is None else f"{name}, {partition}"
+    source = _latest(instance, dg.AssetKey([name, "source"]), partition)
+    verdict = _latest(instance, dg.AssetKey([name, "attestation"]), partition)
+    since = verdict.timestamp if verdict is not None else 0.0
+    mark = f"{place}|{fingerprint}"
+    runs = instance.get_run_records(dg.RunsFilter(tags={TAG: mark}))
+    by_request = verdict is not None and verdict.run_id in {run.dagster_run.run_id for run in runs}
+    by_source = source is not None and _fingerprint(source) == fingerprint and source.timestamp <= since
+    if by_request or by_source:
+        return dg.SkipReason(f"{place}: the source is unchanged since its verdict.")
+    if any(not run.dagster_run.is_finished for run in runs):
+        return dg.SkipReason(f"{place}: a run on this source is in progress.")
+    attempts = sum(run.create_timestamp.timestamp() > since for run in runs)
+    if attempts >= ATTEMPTS:
+        return dg.SkipReason(
+            f"{place}: {attempts} attempts without a verdict. Fix: inspect their runs, then start one manually."
+        )
+    return dg.RunRequest(run_key=f"{mark}|{since:.6f}|{attempts + 1}", partition_key=partition, tags={TAG: mark})
+
+
+def merged(decisions: Iterable[dg.RunRequest | dg.SkipReason]) -> list[dg.RunRequest] | dg.SkipReason:
+    """Return all run requests, or the combined reasons if there are none."""
+    found = list(decisions)
+    requests = [decision for decision in found if isinstance(decision, dg.RunRequest)]
+    if requests:
+        return requests
+    reasons = [decision.skip_message or "" for decision in found if isinstance(decision, dg.SkipReason)]
+    return dg.SkipReason(" ".join(reasons) or "there is no partition to check.")
+
+
+def _latest(instance: dg.DagsterInstance, key: dg.AssetKey, partition: str | None) -> Any:
+    keys = [partition] if partition is not None else None
+    found = instance.fetch_materializations(dg.AssetRecordsFilter(asset_key=key, asset_partitions=keys), limit=1)
+    return found.records[0] if found.records else None
+
+
+def _fingerprint(record: Any) -> str:
+    value = record.asset_materialization.metadata.get(FINGERPRINT)
+    return str(value.value) if value is not None else ""
 
 
 def build_table_schedule(name: str, cron: str, *, timezone: str = "UTC") -> dg.ScheduleDefinition:
-    """Run the pipeline of table ``name`` on a cron line, but only when its source is new.
+    """Build a schedule that runs the pipeline of a table if its source has changed since the last verdict.
 
-    Of a daily table the latest partition is looked at, of a table by region every partition. A table whose synthetic
-    rows you bring yourself runs at every tick: it has no source to compare.
+    It checks the latest partition if partitions are time windows, and otherwise all partitions. After three attempts
+    without a verdict it stops launching runs on the same source. A table with external synthetic rows has no source, so
+    it runs at every tick. The schedule is stopped by default.
+
+    Args:
+        name: Name of the table.
+        cron: Cron expression.
+        timezone: Time zone of the cron expression.
+
+    Returns:
+        The schedule ``<name>_schedule``. It requires the resource ``releases``.
     """
 
     @dg.schedule(
@@ -65,11 +133,24 @@ def _tick(
 
 
 def build_source_sensor(name: str, path: str, *, minimum_interval_seconds: int = 60) -> dg.SensorDefinition:
-    """Run the pipeline of table ``name`` when the files that ``path`` names hold new rows.
+    """Build a sensor that runs the pipeline of a table when files have changed.
 
-    Path, size and modification time are compared first; only when these changed is the file read. A run key is
-    fingerprint and attempt: at most three attempts without a verdict. ``path`` may hold ``{partition}``.
+    It compares path, size and modification time (in object stores, the entity tag) and reads the files only if one of
+    them changed. After three attempts without a verdict it stops launching runs on the same content. The sensor is
+    stopped by default.
+
+    Args:
+        name: Name of the table.
+        path: Path of Parquet or CSV files, usually of the source. May contain ``{partition}``.
+        minimum_interval_seconds: Minimum time between two ticks.
+
+    Returns:
+        The sensor ``<name>_source_sensor``. It requires the resource ``releases``.
+
+    Raises:
+        ConfigError: If ``path`` is a URL with credentials.
     """
+    check_no_credentials(path)
 
     @dg.sensor(
         name=f"{name}_source_sensor",
@@ -82,7 +163,7 @@ def build_source_sensor(name: str, path: str, *, minimum_interval_seconds: int =
     def source_sensor(context: dg.SensorEvaluationContext) -> Any:
         graph = _graph(context)
         table_source(graph, name)
-        seen: dict[str, list[str]] = json.loads(context.cursor) if context.cursor else {}
+        seen: dict[str, list[str]] = _cursor(context, lambda look: [type(one) for one in look] == [str, str])
         key = context.resources.releases.key("fingerprints")
         decisions: list[dg.RunRequest | dg.SkipReason] = []
         known: dict[str, list[str]] = {}
@@ -101,57 +182,68 @@ def build_source_sensor(name: str, path: str, *, minimum_interval_seconds: int =
 
 
 def _look(path: str, seen: Sequence[str] | None, key: bytes) -> list[str]:
-    """Cheap facts and fingerprint of the files; the fingerprint of the last tick while the cheap facts are the same."""
-    stat = stat_token(path)
+    """Return stat token and fingerprint of the files, reusing the last fingerprint if the token is unchanged."""
+    stat = stat_token(path, key)
     if seen is not None and seen[0] == stat:
         return list(seen)
     return [stat, files_fingerprint(path, key)]
 
 
-def build_failed_check_sensor(
-    name: str = "privacy_check_alerts",
+def build_run_failure_sensor(
+    notify: Callable[[str], object] | None = None,
     *,
-    tables: Sequence[str] | None = None,
-    webhook_variable: str = "PRIVACY_ASSETS_WEBHOOK",
-    timeout_s: float = 10.0,
+    name: str = "privacy_run_failures",
     minimum_interval_seconds: int = 60,
 ) -> dg.SensorDefinition:
-    """Alert once on each failed privacy check: in the log, and as JSON to a webhook.
+    """Build a sensor that reports each failed run of this code location once, in the log and to ``notify``.
 
-    ``tables`` are the tables to watch (all). The webhook's address is read from the environment variable
-    ``webhook_variable`` at each tick; without it only the log is written. When it does not take an alert, this one and
-    the rest are sent at the next tick. The message names table, check, partition, run and reason: no private values.
+    A run fails if the gate rejects its table. The message contains run, job, partition, failed steps and the reason of
+    each rejection, but no private values. The sensor is stopped by default.
+
+    Args:
+        notify: Called with the message, for example to post it to a chat. If it raises an exception, the message is
+            not repeated. None: the message is only logged.
+        name: Name of the sensor.
+        minimum_interval_seconds: Minimum time between two ticks.
+
+    Returns:
+        The sensor.
     """
 
-    @dg.sensor(
+    @dg.run_failure_sensor(
         name=name,
         minimum_interval_seconds=minimum_interval_seconds,
-        description="Alerts on failed privacy checks.",
+        description="Reports failed runs, such as rejected publications.",
     )
     @redact_exceptions
-    def failed_check_sensor(context: dg.SensorEvaluationContext) -> dg.SkipReason:
-        graph = _graph(context)
-        for table in tables or ():
-            table_source(graph, table)
-        keys = sorted(_watched(graph, tables), key=str)
-        state: dict[str, list[int]] = json.loads(context.cursor) if context.cursor else {}
-        url = webhook_of(webhook_variable)
-        sent, started, later = 0, time.monotonic(), ""
-        for alert in new_failures(context.instance, keys, state):
-            # A tick that takes too long is killed, and would send the same alerts again.
-            if time.monotonic() - started > _TICK_S:
-                later = ", more at the next tick"
-                break
-            context.log.error(alert.text)
-            if url is not None and not send(url, alert.to_json(), timeout_s, context.log):
-                later = ", one to be sent again"
-                break
-            state[alert.slot].append(alert.id)
-            sent += 1
-        context.update_cursor(json.dumps(state))
-        return dg.SkipReason(f"{sent} alerts{later}, {len(keys)} checks watched.")
+    def run_failures(context: dg.RunFailureSensorContext) -> None:
+        run = context.dagster_run
+        partition = f", partition {context.partition_key}" if context.partition_key else ""
+        steps = [_failed_step(event) for event in context.get_step_failure_events()]
+        text = "\n  ".join([f"run {run.run_id} of {run.job_name}{partition} failed.", *steps])
+        context.log.error(text)
+        if notify is not None:
+            notify(text)
 
-    return failed_check_sensor
+    return run_failures
+
+
+def _failed_step(event: dg.DagsterEvent) -> str:
+    """Describe a failed step. Only failures raised as ``dg.Failure`` have a message without private values."""
+    failure = event.step_failure_data.user_failure_data
+    return f"{event.step_key}: {(failure and failure.description) or 'see the log of the run'}"
+
+
+def _cursor(context: dg.SensorEvaluationContext, fits: Callable[[list[Any]], bool]) -> dict[str, Any]:
+    """Read the cursor, a mapping of names to lists for which ``fits`` is true. Return {} for any other cursor."""
+    try:
+        found = json.loads(context.cursor or "{}")
+    except (ValueError, RecursionError):
+        found = None
+    if isinstance(found, dict) and all(isinstance(value, list) and fits(value) for value in found.values()):
+        return found
+    context.log.warning("the cursor of this sensor cannot be read; it is reset.")
+    return {}
 
 
 def _graph(context: dg.SensorEvaluationContext) -> Any:
@@ -163,11 +255,3 @@ def _graph(context: dg.SensorEvaluationContext) -> Any:
 def _partitions(graph: Any, name: str) -> dg.PartitionsDefinition | None:
     definition: dg.PartitionsDefinition | None = graph.get(dg.AssetKey([name, "attestation"])).partitions_def
     return definition
-
-
-def _watched(graph: Any, tables: Sequence[str] | None) -> list[dg.AssetCheckKey]:
-    return [
-        key
-        for key in graph.asset_check_keys
-        if CHECK in graph.get_check_spec(key).metadata and (tables is None or key.asset_key.path[0] in tables)
-    ]

@@ -1,214 +1,236 @@
-"""Attestation: the verdict of a policy on signed results, bound to the exact bytes of a synthetic table."""
+"""Attestation of a policy's verdict on signed results, bound to the exact bytes of a synthetic table."""
 
 from __future__ import annotations
 
-import datetime as dt
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, get_args
 
-from privacy_assets.errors import ConfigError, PublicationRefused
+from privacy_assets.errors import ConfigError, FailedBefore, NotAssessable, OutOfDate, PolicyNotMet, WrongTarget
 from privacy_assets.gate.snapshot import Snapshot
-from privacy_assets.gate.statements import Place, Statement
+from privacy_assets.gate.statements import RecordKind, ReleaseTarget, Statement, redo_of
 from privacy_assets.metrics.base import Metric
-from privacy_assets.policy import Judgement, Policy
-from privacy_assets.stats.estimates import plain
-from privacy_assets.stats.limits import Limit, tally
-from privacy_assets.stats.results import MetricResult
+from privacy_assets.metrics.policies import policy_digest, read_policy
+from privacy_assets.policy import LimitOutcome, Policy, Status, Verdict, tally
+from privacy_assets.stats.estimates import MetricResult, to_jsonable
 from privacy_assets.version import ENGINE_VERSION
 
-_TOLD = 3  # limits that a refusal names: report and check name all
+_TOLD = 3  # maximum number of limits named in a refusal; report and check name all
 
 
 @dataclass(frozen=True)
 class Attestation:
-    """What was judged (table, partition, SHA-256 of the file), by which policy, on which results, with which verdict.
+    """Verdict of a policy on one synthetic table, without measured numbers.
 
-    ``inputs`` are the fingerprints of all tables by role, ``content`` that of the synthetic rows: keyed, never a plain
-    hash of a private table; ``results`` hold statistics, no tables; ``setup`` are the settings that they were made and
-    measured under. ``remembered`` are earlier failures of the same rows; with any of them the verdict is "fail".
-    ``attempt`` counts the tables of these training rows of which a score was signed, this one included.
-    ``dtypes`` are those of the columns in pandas, by name. ``keyid`` is the key that signed it, empty before.
+    The digits of a statistic could disclose a cell to a reader who knows all other cells.
+
+    Attributes:
+        place: Table and partition.
+        sha256: SHA-256 of the file.
+        content: Keyed fingerprint of the rows, independent of their order.
+        policy: Policy with its limits.
+        policy_digest: Digest of the policy.
+        verdict: "pass", "fail" or "not_assessable".
+        limits: Status of each limit of the policy, by key.
+        remembered: Limits that the same rows failed earlier. If there are any, the verdict is "fail".
+        results: Keyed digest of the signed private result of each metric of the policy, by metric.
+        inputs: Keyed fingerprints of the tables, by role.
+        setup: Settings that determine what is measured. Declared values appear as counts and keyed digests.
+        rows: Number of rows.
+        dtypes: pandas dtypes of the columns, by name.
+        made_at: Time of the attestation (UTC, ISO 8601).
+        attempt: Number of the publication attempt among all synthetic tables generated from the same training rows.
+        engine_version: Version of the engine.
+        keyid: Id of the signing key. Empty if not signed.
     """
 
-    place: Place
+    place: ReleaseTarget
     sha256: str
     content: str
     policy: Mapping[str, Any]
     policy_digest: str
-    verdict: str
-    limits: Sequence[Mapping[str, Any]]
+    verdict: Status
+    limits: Mapping[str, Status]
     remembered: Sequence[str]
-    results: Mapping[str, Mapping[str, Any]]
+    results: Mapping[str, str]
     inputs: Mapping[str, str]
     setup: Mapping[str, Any]
     rows: int
     dtypes: Mapping[str, str]
     made_at: str
-    attempt: int = 1  # earlier versions did not count
+    attempt: int
     engine_version: str = ENGINE_VERSION
     keyid: str = ""
 
     def statement(self) -> Statement:
-        """What the attestation step signs."""
+        """Return the statement to sign."""
         named = {field.name: getattr(self, field.name) for field in fields(self)}
-        body = {name: plain(value) for name, value in named.items() if name not in ("place", "sha256", "keyid")}
+        body = {name: to_jsonable(value) for name, value in named.items() if name not in ("place", "sha256", "keyid")}
         return Statement("attestation", self.place, self.sha256, body)
 
     @classmethod
     def of(cls, statement: Statement) -> Attestation:
-        """Inverse of :meth:`statement`; PublicationRefused when a part is missing or unknown."""
+        """Create an attestation from its statement.
+
+        Raises:
+            OutOfDate: If a field is missing or unknown.
+        """
         try:
             return cls(statement.place, statement.sha256, **statement.body, keyid=statement.keyid)
         except TypeError:
-            text = "the attestation is of another version of privacy-assets; materialise it again."
-            raise PublicationRefused(text) from None
+            raise OutOfDate("the attestation is of another version of privacy-assets", redo=("attest",)) from None
 
     def policy_then(self) -> Policy:
-        """The policy it was made under; PublicationRefused when this version cannot read it."""
+        """Return the policy of the attestation.
+
+        Raises:
+            OutOfDate: If this version cannot read it.
+        """
         try:
-            return Policy(tuple(Limit(**limit) for limit in self.policy["limits"]), self.policy["name"])
-        except (KeyError, TypeError, ConfigError):
-            text = f"the attestation is of another version of privacy-assets (engine {self.engine_version})"
-            raise PublicationRefused(f"{text}; materialise it again.") from None
+            return read_policy(self.policy, self.engine_version)
+        except ConfigError:
+            raise self.unreadable() from None
 
-    def judge(self, policy: Policy) -> Judgement:
-        """Hold the stored results against ``policy`` once more, for the texts of a refusal."""
-        results = {name: MetricResult.from_json(result) for name, result in self.results.items()}
-        return policy.judge(results, self.attempt)
+    def policy_verdict(self) -> Verdict:
+        """Return the signed verdict and the status of each limit, without measured numbers.
 
+        Raises:
+            OutOfDate: If the limits differ from those of the policy.
+        """
+        limits, statuses = self.policy_then().limits, dict(self.limits) if isinstance(self.limits, Mapping) else {}
+        if {limit.key for limit in limits} != set(statuses) or not set(statuses.values()) <= set(get_args(Status)):
+            raise self.unreadable()
+        outcomes = (LimitOutcome(limit, statuses[limit.key], math.nan, "", None) for limit in limits)
+        return Verdict(self.verdict, tuple(outcomes))
 
-def attest(
-    snapshot: Snapshot,
-    policy: Policy,
-    results: Mapping[str, MetricResult],
-    inputs: Mapping[str, str],
-    setup: Mapping[str, Any],
-    attempt: int,
-    remembered: Sequence[str] = (),
-) -> Attestation:
-    """State the verdict of ``policy`` over ``results``, which :func:`check_result` has found to belong together."""
-    judgement, judged = policy.judge(results, attempt), [name for name in results if name in policy.metrics]
-    return Attestation(
-        place=snapshot.place,
-        sha256=snapshot.sha256,
-        content=snapshot.content,
-        policy=policy.to_dict(),
-        policy_digest=policy.digest(),
-        verdict="fail" if remembered else judgement.verdict,
-        limits=[outcome.to_json() for outcome in judgement.outcomes],
-        remembered=list(remembered),
-        # Readers of a release get what was judged; all else is for the report, and may tell of the private tables.
-        results={name: {**results[name].to_json(), "inputs": {}, "tables": {}} for name in judged},
-        inputs=dict(inputs),
-        setup=plain(setup),
-        attempt=attempt,
-        rows=snapshot.rows,
-        dtypes=dict(snapshot.dtypes),
-        made_at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
-    )
+    def unreadable(self) -> OutOfDate:
+        """Return the error for an attestation that this version cannot read."""
+        text = f"the attestation is of another version of privacy-assets (engine {self.engine_version})"
+        return OutOfDate(text, expected=ENGINE_VERSION, found=self.engine_version, redo=("attest",))
 
 
-def check_place(found: Place, place: Place, what: str) -> None:
-    """Refuse what was stated about another table or partition."""
+def check_place(found: ReleaseTarget, place: ReleaseTarget, kind: RecordKind) -> None:
+    """Reject a record of another table or partition."""
     if found != place:
-        raise PublicationRefused(f"the {what} belongs to another table or partition ({found}); materialise it again.")
+        text = f"the {kind} belongs to another table or partition ({found})"
+        raise WrongTarget(text, expected=place, found=found, redo=redo_of(kind))
 
 
 def check_made(
     snapshot: Snapshot, inputs: Mapping[str, str], setup: Mapping[str, Any], metrics: Mapping[str, Metric]
 ) -> None:
-    """Refuse a table made from other real rows, filtered otherwise, or by another generator than one attacked."""
+    """Reject a synthetic table with another train table, filter or generator than the results.
+
+    Args:
+        snapshot: Synthetic table, with its signed origin.
+        inputs: Keyed fingerprints of the real tables, by role.
+        setup: Settings that determine what is measured.
+        metrics: Metrics by name. Some attack a configured generator.
+
+    Raises:
+        OutOfDate: If an origin differs.
+    """
     if snapshot.train != inputs["train"]:
-        text = "the synthetic table was made from another train table; materialise generator and synthetic again."
-        raise PublicationRefused(text)
+        text, redo = "the synthetic table was generated from another train table", ("fit", "sample")
+        raise OutOfDate(text, expected=inputs["train"], found=snapshot.train, redo=redo)
     made = snapshot.filter
-    if (None if made is None else plain(made.get("filters", {}))) != plain(setup.get("filter")):
-        raise PublicationRefused("the synthetic table was made with another filter; materialise it again.")
+    if (None if made is None else to_jsonable(made.get("filters", {}))) != to_jsonable(setup.get("filter")):
+        raise OutOfDate("the synthetic table was made with another filter", redo=("sample",))
     for role, read in sorted((made or {}).get("inputs", {}).items()):
         if read != inputs.get(role):
-            raise PublicationRefused(f"the synthetic table was filtered by another {role} table; materialise it again.")
-    made_by = snapshot.generator and {key: plain(snapshot.generator.get(key)) for key in ("name", "settings")}
+            text = f"the synthetic table was filtered by another {role} table"
+            raise OutOfDate(text, expected=inputs.get(role), found=read, redo=("sample",))
+    made_by = snapshot.generator and {key: to_jsonable(snapshot.generator.get(key)) for key in ("name", "settings")}
     for name, metric in metrics.items():
-        attacked = plain(metric.settings().get("generator"))
+        attacked = to_jsonable(metric.settings().get("generator"))
         if None not in (attacked, made_by) and attacked != made_by:
-            text = f"the synthetic table was made by another generator than {name} attacks"
-            raise PublicationRefused(f"{text}; materialise generator and synthetic again.")
+            text = f"the synthetic table was generated by another generator than {name} attacks"
+            raise OutOfDate(text, expected=attacked, found=made_by, redo=("fit", "sample"))
 
 
 def check_result(result: MetricResult, inputs: Mapping[str, str], metric: Metric | None, seed: int) -> None:
-    """Refuse a result that this engine did not compute on exactly these tables, with these settings and this seed.
+    """Reject a result unless this engine version computed it on these tables with these settings and this seed.
 
-    ``inputs`` are the fingerprints of now, by role: the tables and, when there is one, the embedder.
+    Args:
+        result: Result of one metric.
+        inputs: Current fingerprints by role: tables, embedder and earlier releases.
+        metric: Configured metric. None: it is not configured, and the result is rejected.
+        seed: Configured seed.
+
+    Raises:
+        OutOfDate: If the result does not match.
     """
+    redo = ("score",)
     if metric is not None and result.metric != metric.name:
-        raise PublicationRefused(f"a result of {result.metric} stands for {metric.name}; materialise it again.")
+        text = f"expected a result of {metric.name}, got {result.metric}"
+        raise OutOfDate(text, expected=metric.name, found=result.metric, redo=redo)
     if result.engine_version != ENGINE_VERSION:
-        text = f"{result.metric} was computed by engine {result.engine_version}; materialise it again."
-        raise PublicationRefused(text)
+        text = f"{result.metric} was computed by engine {result.engine_version}"
+        raise OutOfDate(text, expected=ENGINE_VERSION, found=result.engine_version, redo=redo)
     for role in sorted({*inputs, *result.inputs}):
-        unused = role in ("embedder", "released") and (metric is None or role not in metric.needs | metric.optional)
+        unused = role in ("embedder", "earlier_releases") and (
+            metric is None or role not in metric.required_inputs | metric.optional_inputs
+        )
         if not unused and result.inputs.get(role) != inputs.get(role):
-            what = {"embedder": "another embedder", "released": "other earlier releases"}.get(role)
-            text = f"{result.metric} was computed on {what or f'another {role} table'}; materialise it again."
-            raise PublicationRefused(text)
-    if metric is None or result.seed != seed or plain(result.settings) != plain(metric.settings()):
-        raise PublicationRefused(f"{result.metric} was computed with other settings or seed; materialise it again.")
+            what = {"embedder": "another embedder", "earlier_releases": "other earlier releases"}.get(role)
+            text = f"{result.metric} was computed on {what or f'another {role} table'}"
+            raise OutOfDate(text, expected=inputs.get(role), found=result.inputs.get(role), redo=redo)
+    if metric is None or result.seed != seed or to_jsonable(result.settings) != to_jsonable(metric.settings()):
+        raise OutOfDate(f"{result.metric} was computed with other settings or seed", redo=redo)
 
 
 def check_policy(attestation: Attestation, policy: Policy, setup: Mapping[str, Any]) -> None:
-    """Refuse an attestation that was made under another policy, or other settings, than those in force."""
-    if attestation.policy_digest != policy.digest():
-        raise PublicationRefused("the attestation was made under another policy; materialise it again.")
-    now, then = plain(setup), attestation.setup
+    """Reject an attestation of another engine, policy or settings than those in force.
+
+    The statistics of another engine may contain errors that were fixed since.
+    """
+    if attestation.engine_version != ENGINE_VERSION:
+        text = f"the attestation was made by engine {attestation.engine_version}"
+        found = attestation.engine_version
+        raise OutOfDate(text, expected=ENGINE_VERSION, found=found, redo=("score", "attest"))
+    if attestation.policy_digest != policy_digest(policy):
+        text, redo = "the attestation was made under another policy", ("attest",)
+        raise OutOfDate(text, expected=policy_digest(policy), found=attestation.policy_digest, redo=redo)
+    now, then = to_jsonable(setup), attestation.setup
     changed = sorted(name for name in {*now, *then} if now.get(name) != then.get(name))
     if changed:
         text = f"the attestation was made under other settings ({', '.join(changed)})"
-        raise PublicationRefused(f"{text}; materialise scores and attestation again.")
+        raise OutOfDate(text, found=changed, redo=("score", "attest"))
 
 
-def check_version(attestation: Attestation) -> None:
-    """Refuse an attestation of another engine: its statistics may be those of a mended error."""
-    if attestation.engine_version != ENGINE_VERSION:
-        text = f"the attestation was made by engine {attestation.engine_version}; materialise scores and attestation."
-        raise PublicationRefused(text)
-
-
-def check_verdict(attestation: Attestation, judgement: Judgement) -> None:
-    """Refuse every verdict but "pass"."""
-    if attestation.verdict != "pass" or judgement.verdict != "pass":
-        raise PublicationRefused(refusal(judgement, attestation.remembered), judgement.broken)
+def check_verdict(verdict: Verdict, remembered: Sequence[str]) -> None:
+    """Reject every verdict except "pass"."""
+    if verdict.status != "pass" or verdict.broken:
+        raise refusal(verdict, remembered)
 
 
 def check_memory(remembered: Sequence[str]) -> None:
-    """Refuse rows that failed before."""
+    """Reject rows that failed earlier."""
     if remembered:
-        raise PublicationRefused(failed_before(remembered))
+        raise failed_before(remembered)
 
 
-def check_released(attestation: Attestation, fingerprint: str) -> None:
-    """Refuse an attestation that was made before another table of these people was released."""
-    if attestation.inputs.get("released") != fingerprint:
-        text = (
-            "another table was released since the attestation was made; materialise the scores and attestation again."
-        )
-        raise PublicationRefused(text)
+def check_earlier_releases(attestation: Attestation, fingerprint: str) -> None:
+    """Reject an attestation that does not cover all earlier releases."""
+    if attestation.inputs.get("earlier_releases") != fingerprint:
+        raise OutOfDate("another table was released since the attestation was made", redo=("score", "attest"))
 
 
-def refusal(judgement: Judgement, remembered: Sequence[str] = ()) -> str:
-    """One line for a verdict that is not "pass": the first limits that did not hold, with what was measured."""
-    broken = sorted(judgement.broken, key=lambda outcome: outcome.status != "fail")
-    lines = [f"{outcome.limit.key}: {outcome.reason}" for outcome in broken]
+def refusal(verdict: Verdict, remembered: Sequence[str] = (), remedy: str = "") -> PolicyNotMet | FailedBefore:
+    """Return the refusal of a verdict other than "pass". Its message has the first broken limits, without numbers."""
+    broken = sorted(verdict.broken, key=lambda outcome: outcome.status != "fail")
+    lines = [f"{outcome.limit.key} ({outcome.status.replace('_', ' ')})" for outcome in broken]
     if not lines:
         return failed_before(remembered)
     more = [f"and {len(lines) - _TOLD} more"] if len(lines) > _TOLD else []
-    told = "; ".join([*lines[:_TOLD], *more])
-    return f"The policy does not hold ({judgement.verdict}: {tally(judgement.outcomes)}): {told}"
+    counted, named = tally(verdict.outcomes), ", ".join([*lines[:_TOLD], *more])
+    kind = NotAssessable if verdict.status == "not_assessable" else PolicyNotMet
+    text = f"the policy does not hold ({verdict.status}: {counted}): {named}"
+    return kind(text, outcomes=verdict.broken, remedy=remedy)
 
 
-def failed_before(remembered: Sequence[str]) -> str:
-    """The text for rows that failed before."""
-    return (
-        "The policy does not hold: these rows failed before, and a failed verdict stays failed, whatever the run, seed"
-        f" or split ({'; '.join(remembered)}). Fix: mend the generator and make another synthetic table."
-    )
+def failed_before(remembered: Sequence[str]) -> FailedBefore:
+    """Return the refusal of rows that failed earlier."""
+    text = "the policy does not hold: these rows failed before, and rerunning cannot change that"
+    return FailedBefore(f"{text} ({'; '.join(remembered)})", failures=tuple(remembered))

@@ -1,4 +1,4 @@
-"""The memory of failed verdicts: what failed once stays failed, whatever the run, the seed or the split."""
+"""Records of failed limits. A failure is final for the same rows, independent of run, seed and split."""
 
 from __future__ import annotations
 
@@ -8,33 +8,36 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from privacy_assets.errors import PublicationRefused
+from privacy_assets.errors import Damaged, PublicationRefused
 from privacy_assets.gate.keys import SigningKey
 from privacy_assets.gate.snapshot import Snapshot
-from privacy_assets.gate.statements import Place, Sealed, Statement, seal, unseal
-from privacy_assets.policy import Policy
-from privacy_assets.stats.limits import Limit, LimitOutcome
-from privacy_assets.storage.files import contents, private_folder, put_atomic
-from privacy_assets.storage.objects import Location
+from privacy_assets.gate.statements import ReleaseTarget, SignedRecord, Statement, records, seal, unseal
+from privacy_assets.infra.files import private_folder, put_atomic
+from privacy_assets.infra.objects import Location
+from privacy_assets.policy import Limit, LimitOutcome, Policy
 from privacy_assets.version import ENGINE_VERSION
 
 _SIDES = ("statistic", "bound", "at_most", "at_least")
-_STRICTNESS = ("lower", "value", "upper")  # a higher end of the interval breaks whatever a lower one breaks
+_STRICTNESS = ("significant", "value", "conservative")  # the last exceeds a limit whenever an earlier one does
 
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """Signed records below ``root``, one a failed limit: table, partition, content of the rows, limit, what was found.
+    """Signed records of failed limits, one file per table, partition, row content and limit.
 
-    A record counts against every limit on the same statistic that is at least as strict, so that neither another limit
-    added to the policy nor one loosened and then restored makes it forgotten. Records are never deleted here.
+    A record counts against every limit on the same statistic that is at least as strict. Neither adding a limit to the
+    policy nor loosening one temporarily removes the failure. Records are never deleted.
+
+    Attributes:
+        root: Folder of the records.
+        key: Signing key.
     """
 
     root: Location
     key: SigningKey
 
     def remember(self, snapshot: Snapshot, outcomes: Iterable[LimitOutcome]) -> None:
-        """Record every outcome that is a failure; "not assessable" is no failure and may pass with more rows."""
+        """Record every outcome with status "fail". "not_assessable" is not recorded, because more rows may pass."""
         for outcome in outcomes:
             if outcome.status != "fail":
                 continue
@@ -45,39 +48,40 @@ class Failures:
             if not path.exists():
                 put_atomic(path, seal(Statement("failure", snapshot.place, snapshot.sha256, body), self.key).data)
 
-    def against(self, policy: Policy, place: Place, content: str) -> list[str]:
-        """One text for each remembered failure that breaks a limit of ``policy``.
+    def against(self, policy: Policy, place: ReleaseTarget, content: str) -> list[str]:
+        """Return the limits that these rows failed earlier and for which ``policy`` has one at least as strict.
 
-        PublicationRefused when a record cannot be read or is not signed by a trusted key: it may hold a failure.
+        Raises:
+            Damaged: If a record is not signed by a trusted key or belongs to other rows. It may be a failure.
+            StoreUnavailable: If the records cannot be read.
         """
         found = []
         for path, data in self._records(place, content):
             try:
-                record = unseal(Sealed("failure", data), self.key.trusted)
+                record = unseal(SignedRecord("failure", data), self.key.trusted)
             except PublicationRefused:
-                text = f"a record of an earlier failed verdict cannot be read ({path}): bring it back, with its key."
-                raise PublicationRefused(text) from None
+                text = f"a record of an earlier failed verdict is not signed by a trusted key ({path})"
+                raise Damaged(text, path=str(path)) from None
             limit = record.body["limit"]
             if (record.place, record.body["content"]) != (place, content):
-                raise PublicationRefused(f"a record of a failed verdict is not in its place ({path}): bring it back.")
+                text = f"a record of a failed verdict belongs to other rows ({path})"
+                raise Damaged(text, path=str(path), expected=place, found=record.place)
             if any(_as_strict(one, limit) for one in policy.limits):
-                found.append(f"{limit['statistic']}: {record.body['reason']}, engine {record.body['engine']}")
+                failed = Limit(**limit)
+                found.append(f"{failed.key} {'at most' if failed.at_least is None else 'at least'} {failed.value:g}")
         return found
 
-    def _records(self, place: Place, content: str) -> list[tuple[Location, bytes]]:
+    def _records(self, place: ReleaseTarget, content: str) -> list[tuple[Location, bytes]]:
         folder = self._folder(place, content)
-        try:
-            return [(folder / name, data) for name, data in contents(folder).items() if name.endswith(".json")]
-        except OSError as error:
-            text = f"the memory of failed verdicts cannot be read ({error.filename}: {error.strerror})"
-            raise PublicationRefused(f"{text}: bring it back.") from None
+        found = records(folder, "memory of failed verdicts")
+        return [(folder / name, data) for name, data in found.items() if name.endswith(".json")]
 
-    def _folder(self, place: Place, content: str) -> Location:
+    def _folder(self, place: ReleaseTarget, content: str) -> Location:
         return place.below(self.root) / content
 
 
 def _as_strict(limit: Limit, failed: dict[str, Any]) -> bool:
-    """True when what broke the limit ``failed`` breaks ``limit`` as well."""
+    """Return True if every value that exceeds ``failed`` also exceeds ``limit``."""
     if limit.statistic != failed["statistic"] or _STRICTNESS.index(limit.bound) < _STRICTNESS.index(failed["bound"]):
         return False
     if limit.at_most is not None:

@@ -1,7 +1,9 @@
-"""The gate: what the steps of a pipeline may sign, and the one door to a release."""
+"""The gate: signs and verifies the records of pipeline steps, and is the only component that publishes releases."""
 
 from __future__ import annotations
 
+import datetime as dt
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -11,36 +13,72 @@ from typing import Any
 
 import pandas as pd
 
-from privacy_assets.errors import ConfigError, InputError, PublicationRefused, StoreError, shown
-from privacy_assets.gate import attestation as judged
-from privacy_assets.gate.attestation import Attestation
+from privacy_assets.errors import (
+    ConfigError,
+    Damaged,
+    InputError,
+    NotTrusted,
+    OutOfDate,
+    PublicationRefused,
+    StoreError,
+    StoreUnavailable,
+    safe_repr,
+)
+from privacy_assets.gate.attestation import (
+    Attestation,
+    check_earlier_releases,
+    check_made,
+    check_memory,
+    check_place,
+    check_policy,
+    check_result,
+    check_verdict,
+)
 from privacy_assets.gate.failures import Failures
 from privacy_assets.gate.keys import SigningKey
-from privacy_assets.gate.prepared import Role, check_prepared
-from privacy_assets.gate.publication_attempts import PublicationAttempts, Released, Shown, check_not_replaced
-from privacy_assets.gate.releases import Release, ReleaseStore, check_bytes, hash_file
+from privacy_assets.gate.lock import Locks
+from privacy_assets.gate.publication_attempts import (
+    EarlierReleases,
+    PublicationAttempts,
+    PublicationRecord,
+    check_not_replaced,
+)
+from privacy_assets.gate.releases import Release, ReleaseStore, check_bytes
 from privacy_assets.gate.snapshot import Snapshot, write_snapshot
-from privacy_assets.gate.statements import Kind, Place, Sealed, Statement, seal, unseal
+from privacy_assets.gate.statements import (
+    RecordKind,
+    ReleaseTarget,
+    SignedRecord,
+    Statement,
+    records,
+    redo_of,
+    seal,
+    unseal,
+)
+from privacy_assets.infra.files import check_private, names, private_folder, put_atomic, reason
+from privacy_assets.infra.markers import Role, check_prepared
+from privacy_assets.infra.objects import Location
 from privacy_assets.metrics.base import Metric
-from privacy_assets.policy import Policy
-from privacy_assets.stats.estimates import plain
-from privacy_assets.stats.limits import LimitOutcome
-from privacy_assets.stats.results import MetricResult
-from privacy_assets.storage.files import check_private, names, private_folder, read_regular, reason
-from privacy_assets.storage.objects import Location, ObjectPath
-from privacy_assets.tables.fingerprints import derived, keyed, lasting_fingerprint
+from privacy_assets.metrics.policies import policy_digest
+from privacy_assets.policy import LimitOutcome, Policy
+from privacy_assets.stats.estimates import MetricResult, to_jsonable
+from privacy_assets.tables.fingerprints import derive_key, keyed_fingerprint, lasting_fingerprint
 from privacy_assets.version import ENGINE_VERSION
 
-_AT_ONCE = 8  # partitions
+_AT_ONCE = 8  # partitions read in parallel
 
 
 @dataclass(frozen=True)
 class Gate:
-    """Releases below ``releases``, snapshots and the memory of failures below ``private``, and the key that signs.
+    """Signing, verification and publication of synthetic tables.
 
-    ``content_key`` keys the fingerprint by which rows are remembered, and the order in which they are written. Every
-    method raises PublicationRefused for what it does not believe, and ConfigError when the keys are not what they
-    should be.
+    All methods raise PublicationRefused for records that are rejected, and ConfigError if a key is missing or invalid.
+
+    Attributes:
+        releases: Release folder.
+        private: Private folder, with snapshots, results, failures, attempts, locks and verdicts.
+        key: Signing key.
+        content_key: Key of the row fingerprints in records, and of the order in which rows are written.
     """
 
     releases: Location
@@ -50,269 +88,419 @@ class Gate:
 
     @property
     def store(self) -> ReleaseStore:
-        """The releases."""
+        """Release store."""
         return ReleaseStore(self.releases)
 
     @property
     def failures(self) -> Failures:
-        """The memory of failed verdicts."""
+        """Records of failed limits."""
         return Failures(self.private / "failures", self.key)
 
     @property
     def attempts(self) -> PublicationAttempts:
-        """The memory of attempts and releases."""
+        """Records of publication attempts and releases."""
         return PublicationAttempts(self.private / "attempts")
 
-    def released(self, snapshot: Snapshot, pool_partitions: bool = False) -> Released:
-        """All that was released of this table and partition, ``pool_partitions`` of all its partitions, but for these
-        bytes.
+    @property
+    def locks(self) -> Locks:
+        """Locks of the tables, and logs of their verdicts."""
+        return Locks(self.private, self.key)
 
-        What stands in the release folder without a record (an earlier version wrote none) counts as it stands there.
+    def earlier_releases(self, snapshot: Snapshot, shared_subjects: bool = False) -> EarlierReleases:
+        """Return all earlier releases of the snapshot's table and partition, without the snapshot itself.
+
+        Releases without a record (earlier versions wrote none) are read from the release folder.
+
+        Args:
+            snapshot: Synthetic table.
+            shared_subjects: Include the releases of all partitions of the table.
         """
         place, found = snapshot.place, dict[str, tuple[Location, ...]]()
         try:
-            places = self._partitions(place.table) if pool_partitions else [place]
-            with ThreadPoolExecutor(_AT_ONCE) as pool:  # an object store is asked, and answers slowly
+            places = self._partitions(place.table) if shared_subjects else [place]
+            with ThreadPoolExecutor(_AT_ONCE) as pool:  # object stores answer slowly
                 for part in pool.map(lambda one: self._released_at(one, places), places):
                     for sha256, files in part.items():
                         found[sha256] = (*found.get(sha256, ()), *files)
         except OSError as error:
-            raise PublicationRefused(f"an earlier release cannot be read ({reason(error)}).") from None
-        return Released(tuple((sha256, found[sha256]) for sha256 in sorted(found) if sha256 != snapshot.sha256))
+            raise StoreUnavailable.of(f"an earlier release cannot be read ({reason(error)})", error) from None
+        earlier = tuple((sha256, found[sha256]) for sha256 in sorted(found) if sha256 != snapshot.sha256)
+        return EarlierReleases(earlier, self.releases)
 
-    def _partitions(self, table: str) -> list[Place]:
-        """Every partition of a table that something is known of; the table as a whole is the last one."""
+    def _partitions(self, table: str) -> list[ReleaseTarget]:
+        """Return all partitions of a table with any record, in order. The table as a whole is last."""
         try:
-            folders = [Place(table).below(self.private / kind).parent for kind in ("snapshots", "attempts", "failures")]
-            parts = {Place.of_parts(folder.name, part) for folder in folders for part in names(folder)}
-            known = {Place(table), *parts, *self.store.places(table)}
+            folders = [
+                ReleaseTarget(table).below(self.private / kind).parent for kind in ("snapshots", "attempts", "failures")
+            ]
+            parts = {ReleaseTarget.of_parts(folder.name, part) for folder in folders for part in names(folder)}
+            known = {ReleaseTarget(table), *parts, *self.store.places(table)}
         except OSError as error:
-            raise PublicationRefused(f"the partitions are not known ({reason(error)}).") from None
+            raise StoreUnavailable.of(f"the partitions cannot be determined ({reason(error)})", error) from None
         return sorted(known, key=lambda place: (place.partition is None, str(place)))
 
-    def _released_at(self, place: Place, places: Sequence[Place]) -> dict[str, tuple[Location, ...]]:
-        """The files that may hold the bytes of each release of one of ``places``, by SHA-256."""
+    def _released_at(self, place: ReleaseTarget, places: Sequence[ReleaseTarget]) -> dict[str, tuple[Location, ...]]:
+        """Return the files that may contain each release of ``place``, by SHA-256."""
         known = self.attempts.released(place)
         recorded = {sha256[:12] for sha256 in known}
-        history = {release.id[-12:]: release.table for release in self.store.history(place)}
-        known |= {hash_file(table) for end, table in history.items() if end not in recorded}
-        # A record of the whole table says not which partition it was, should a publisher have died over it.
+        history = {release.id[-12:]: release for release in self.store.history(place)}
+        known |= {self._unrecorded(release, place) for end, release in history.items() if end not in recorded}
+        # If publishing was interrupted, a record of the whole table does not identify the partition.
         parts = [place] if place.partition is not None else list(dict.fromkeys([place, *places]))
         return {
             sha256: (
                 *(self._snapshots(part) / f"{sha256}.parquet" for part in parts),
-                *([history[sha256[:12]]] if sha256[:12] in history else []),
+                *([history[sha256[:12]].table] if sha256[:12] in history else []),
             )
             for sha256 in known
         }
 
-    def _remembered(self, policy: Policy, place: Place, content: str, pool_partitions: bool) -> list[str]:
-        """What failed of these rows, ``pool_partitions`` in any partition."""
-        places = self._partitions(place.table) if pool_partitions else [place]
+    def _unrecorded(self, release: Release, place: ReleaseTarget) -> str:
+        """Return the SHA-256 of a release without a record.
+
+        Raises:
+            Damaged: If the release is incomplete or damaged.
+        """
+        try:
+            stated = release.opened(place, self.key.trusted)
+            check_bytes(release.table, stated.sha256, release.root)
+        except PublicationRefused as error:
+            if error.retry:
+                raise
+            text = f"{release.folder}: {error}, and there is no record of this release"
+            raise Damaged(text, path=str(release.folder), remove=True) from None
+        return stated.sha256
+
+    def _remembered(self, policy: Policy, place: ReleaseTarget, content: str, shared_subjects: bool) -> list[str]:
+        """Return the limits that these rows failed earlier, in any partition if ``shared_subjects``."""
+        places = self._partitions(place.table) if shared_subjects else [place]
         return [text for one in places for text in self.failures.against(policy, one, content)]
 
     def check_places(self) -> None:
-        """ConfigError unless what lies in object stores was prepared, as these roles of one deployment.
+        """Check that releases and private folder are marked for their roles in the same deployment.
 
-        PublicationRefused when that is not known.
+        Raises:
+            ConfigError: If not, or if every user may write to the release folder.
+            StoreUnavailable: If an object store cannot be read.
         """
+        self.store.check()
         roles: tuple[tuple[Role, Location], ...] = (("releases", self.releases), ("private", self.private))
         try:
-            found = {check_prepared(place, role) for role, place in roles if isinstance(place, ObjectPath)}
+            found = {check_prepared(place, role) for role, place in roles}
         except StoreError as error:
-            raise PublicationRefused(f"{reason(error)}; nothing changed.") from None
+            raise StoreUnavailable.of(f"{reason(error)}; nothing changed", error) from None
         if len(found) > 1:
-            raise ConfigError(f"{self.releases} and {self.private} belong to different deployments. Fix the names.")
+            raise ConfigError(
+                f"{self.releases} and {self.private} belong to different deployments. Fix: correct the paths."
+            )
 
-    def sign_split(self, place: Place, role: str, fingerprint: str, setup: Mapping[str, Any]) -> Sealed:
-        """Sign that the private table with this keyed fingerprint stands on the side ``role``, under ``setup``."""
-        return seal(Statement("split", place, fingerprint, {"role": role, "setup": plain(setup)}), self.key)
+    def sign_split(self, place: ReleaseTarget, role: str, fingerprint: str, setup: Mapping[str, Any]) -> SignedRecord:
+        """Sign that the private table with this keyed fingerprint has ``role`` under ``setup``."""
+        statement = Statement("split", place, fingerprint, {"role": role, "setup": to_jsonable(setup)})
+        return self._latest(seal(statement, self.key), place, f"split-{role}")
 
-    def check_split(self, sealed: Sealed, place: Place, role: str, fingerprint: str, setup: Mapping[str, Any]) -> None:
-        """Refuse a table of which the split did not sign that it stands on this side, under the setup of now."""
+    def check_split(
+        self, sealed: SignedRecord, place: ReleaseTarget, role: str, fingerprint: str, setup: Mapping[str, Any]
+    ) -> None:
+        """Reject a table unless the latest ``read`` or ``split`` signed it for ``role`` under the current setup."""
         found = self._opened(sealed, "split", place)
-        if (found.body, found.sha256) != ({"role": role, "setup": plain(setup)}, fingerprint):
-            text = f"the {role} table is not the one that was split, or was split under other settings"
-            raise PublicationRefused(f"{text}; materialise the splits again.")
+        self._check_latest(sealed, place, f"split-{role}")
+        if (found.body, found.sha256) != ({"role": role, "setup": to_jsonable(setup)}, fingerprint):
+            did, redo = ("read", ("read",)) if role == "source" else ("split", ("split", "prepare"))
+            text = f"the {role} table is not the one that was {did}, or was {did} under other settings"
+            raise OutOfDate(text, redo=redo)
 
     def take_snapshot(
         self,
         frame: pd.DataFrame,
-        place: Place,
+        place: ReleaseTarget,
         train: str,
         filtered: Mapping[str, Any] | None = None,
         generator: Mapping[str, Any] | None = None,
-    ) -> tuple[Snapshot, Sealed]:
-        """Write a synthetic table to the gate's own file and sign what it is, and how it was made.
+    ) -> tuple[Snapshot, SignedRecord]:
+        """Write a synthetic table to the private folder, and sign its content and origin.
 
-        ``frame`` has the columns, precision and dtypes of the private table; how its rows came, and what it says beside
-        them, is not written.
-        ``train``, ``filtered`` and ``generator`` are those of :class:`Snapshot`.
+        Row order and metadata of the frame are not written.
+
+        Args:
+            frame: Rows with the columns, precision and dtypes of the private table.
+            place: Table and partition.
+            train: See :class:`.Snapshot`.
+            filtered: See ``filter`` of :class:`.Snapshot`.
+            generator: See :class:`.Snapshot`.
+
+        Returns:
+            The snapshot and its signed record.
         """
-        self.key.check()  # before there is a file
-        folder, order = private_folder(self._snapshots(place)), derived(self.content_key, "order of rows")
+        self.key.check()  # before the file is written
+        folder, order = private_folder(self._snapshots(place)), derive_key(self.content_key, "order of rows")
         path, sha256 = write_snapshot(frame, folder, order)
-        content = keyed(lasting_fingerprint(frame), self.content_key)
+        content = keyed_fingerprint(lasting_fingerprint(frame), self.content_key)
         dtypes = {name: str(frame[name].dtype) for name in frame.columns}
         snapshot = Snapshot(place, path, sha256, len(frame), train, content, dtypes, filtered, generator)
         return snapshot, seal(snapshot.statement(), self.key)
 
-    def snapshot(self, sealed: Sealed, place: Place) -> Snapshot:
-        """The snapshot that a sealed record names, if the record is about ``place``."""
+    def snapshot(self, sealed: SignedRecord, place: ReleaseTarget) -> Snapshot:
+        """Return the snapshot of a signed record, which must belong to ``place``."""
         return Snapshot.of(self._opened(sealed, "snapshot", place), self._snapshots(place))
 
-    def sign_encoded(self, snapshot: Snapshot, setup: Mapping[str, Any], body: Mapping[str, Any]) -> Sealed:
-        """Sign what was prepared of ``snapshot`` and of the real tables, whose splits were checked under ``setup``."""
-        stated = {**plain(body), "setup": plain(setup), "engine_version": ENGINE_VERSION}
+    def sign_encoded(self, snapshot: Snapshot, setup: Mapping[str, Any], body: Mapping[str, Any]) -> SignedRecord:
+        """Sign the encoded tables of ``snapshot`` and of the real tables, which were split under ``setup``."""
+        stated = {**to_jsonable(body), "setup": to_jsonable(setup), "engine_version": ENGINE_VERSION}
         return seal(Statement("encoded", snapshot.place, snapshot.sha256, stated), self.key)
 
-    def encoded(self, sealed: Sealed, snapshot: Snapshot, setup: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What was signed of the encoded tables, if they are of ``snapshot``, this engine and the setup of now."""
+    def encoded(self, sealed: SignedRecord, snapshot: Snapshot, setup: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the signed record of the encoded tables of ``snapshot``, by this engine under this setup."""
         found = self._opened(sealed, "encoded", snapshot.place)
         if found.sha256 != snapshot.sha256:
-            raise PublicationRefused("the tables were encoded with another synthetic table; materialise encoded again.")
-        if found.body.get("engine_version") != ENGINE_VERSION:
-            raise PublicationRefused("the tables were encoded by another engine; materialise encoded again.")
-        if found.body.get("setup") != plain(setup):
-            text = "the tables were split or read under other settings"
-            raise PublicationRefused(f"{text}; materialise the splits and encoded again.")
+            raise OutOfDate("the tables were encoded with another synthetic table", redo=("prepare",))
+        if (engine := found.body.get("engine_version")) != ENGINE_VERSION:
+            text = "the tables were encoded by another engine"
+            raise OutOfDate(text, expected=ENGINE_VERSION, found=engine, redo=("prepare",))
+        if found.body.get("setup") != to_jsonable(setup):
+            raise OutOfDate("the tables were split or read under other settings", redo=("split", "prepare"))
         return found.body
 
     def sign_result(
-        self, result: MetricResult, snapshot: Snapshot, outcomes: Iterable[LimitOutcome], pool_partitions: bool = False
-    ) -> Sealed:
-        """Sign what one score step found on ``snapshot``; the attempt is counted, and failed limits remembered, first.
+        self, result: MetricResult, snapshot: Snapshot, outcomes: Iterable[LimitOutcome], shared_subjects: bool = False
+    ) -> SignedRecord:
+        """Sign the result of one metric, after counting the attempt and recording failed limits.
 
-        ``pool_partitions`` counts it among those of all partitions.
+        Args:
+            result: Result of the metric.
+            snapshot: Synthetic table.
+            outcomes: Outcomes of the limits on this metric.
+            shared_subjects: Count attempts over all partitions together.
         """
-        self.attempts.attempt(snapshot, pool_partitions)
-        self.failures.remember(snapshot, outcomes)
+        self.attempts.attempt(snapshot, shared_subjects)
+        self.failures.remember(snapshot, outcomes := list(outcomes))
+        if any(outcome.status == "fail" for outcome in outcomes):
+            self.locks.record(snapshot.place, "fail", snapshot.content)
         return seal(Statement("result", snapshot.place, snapshot.sha256, result.to_json()), self.key)
 
-    def result(self, sealed: Sealed, snapshot: Snapshot) -> MetricResult:
-        """The result that a score step signed, if it was computed on ``snapshot``."""
+    def result(self, sealed: SignedRecord, snapshot: Snapshot) -> MetricResult:
+        """Return the signed result of one metric, which must have been computed on ``snapshot``."""
         statement = self._opened(sealed, "result", snapshot.place)
         if statement.sha256 != snapshot.sha256:
             metric = statement.body.get("metric", "a score")
-            raise PublicationRefused(f"{metric} was computed on another synthetic table; materialise it again.")
+            raise OutOfDate(f"{metric} was computed on another synthetic table", redo=("score",))
         return MetricResult.from_json(statement.body)
 
     def attest(
         self,
         snapshot: Snapshot,
         policy: Policy,
-        results: Mapping[str, MetricResult],
+        scores: Mapping[str, SignedRecord],
         inputs: Mapping[str, str],
         metrics: Mapping[str, Metric],
         setup: Mapping[str, Any],
-    ) -> tuple[Attestation, Sealed]:
-        """State and sign the verdict of ``policy`` over ``results``; failures are remembered before it is signed.
+    ) -> tuple[Attestation, SignedRecord]:
+        """Evaluate ``policy``, record failures, and sign the verdict.
 
-        ``inputs`` are the fingerprints of the tables of now, ``metrics`` the metrics and ``setup`` all other settings
-        ("seed" and "filter" among them) as they are now: every result must belong to them, and the synthetic table must
-        be made from this train, by this filter and by the generator that was attacked.
+        Args:
+            snapshot: Synthetic table. It must originate from the current train table, filter and attacked generator.
+            policy: Policy in force.
+            scores: Signed results by metric. The results that the policy limits are stored in the private folder.
+            inputs: Current keyed fingerprints of the tables, by role. Every result must match them.
+            metrics: Configured metrics by name.
+            setup: All other current settings, including "seed" and "filter".
+
+        Returns:
+            The attestation and its signed record.
+
+        Raises:
+            PublicationRefused: If a result or the snapshot is not trusted or does not match.
         """
         self.check_places()
-        judged.check_made(snapshot, inputs, setup, metrics)
-        pool_partitions = bool(setup.get("pool_partitions"))
-        inputs = {**inputs, "released": self.released(snapshot, pool_partitions).fingerprint}
+        self.locks.check(snapshot.place.table, policy, setup, snapshot.content)
+        check_made(snapshot, inputs, setup, metrics)
+        shared_subjects = bool(setup.get("shared_subjects"))
+        inputs = {**inputs, "earlier_releases": self.earlier_releases(snapshot, shared_subjects).fingerprint}
+        results = {name: self.result(sealed, snapshot) for name, sealed in scores.items()}
         for name, result in results.items():
-            judged.check_result(result, inputs, metrics.get(name), setup["seed"])
-        remembered = self._remembered(policy, snapshot.place, snapshot.content, pool_partitions)
-        attempt = self.attempts.attempt(snapshot, pool_partitions)
-        self.failures.remember(snapshot, policy.judge(results, attempt).outcomes)
-        stated = judged.attest(snapshot, policy, results, inputs, setup, attempt, remembered)
-        sealed = seal(stated.statement(), self.key)
+            check_result(result, inputs, metrics.get(name), setup["seed"])
+        remembered = self._remembered(policy, snapshot.place, snapshot.content, shared_subjects)
+        attempt = self.attempts.attempt(snapshot, shared_subjects)
+        verdict = policy.judge(results, attempt)
+        self.failures.remember(snapshot, verdict.outcomes)
+        kept = {name: self._keep(sealed, snapshot.place) for name, sealed in scores.items() if name in policy.metrics}
+        stated = Attestation(
+            place=snapshot.place,
+            sha256=snapshot.sha256,
+            content=snapshot.content,
+            policy=policy.to_dict(),
+            policy_digest=policy_digest(policy),
+            verdict="fail" if remembered else verdict.status,
+            limits={outcome.limit.key: outcome.status for outcome in verdict.outcomes},
+            remembered=remembered,
+            results=kept,
+            inputs=inputs,
+            setup=to_jsonable(setup),
+            attempt=attempt,
+            rows=snapshot.rows,
+            dtypes=dict(snapshot.dtypes),
+            made_at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        )
+        self.locks.record(snapshot.place, stated.verdict, snapshot.content)
+        sealed = self._latest(seal(stated.statement(), self.key), snapshot.place, "attestation")
         return replace(stated, keyid=self.key.signer.public_key.keyid), sealed
 
-    def attestation(self, sealed: Sealed, place: Place) -> Attestation:
-        """The attestation inside, if it is about ``place``."""
+    def _keep(self, sealed: SignedRecord, place: ReleaseTarget) -> str:
+        """Store a signed result in the private folder, and return its keyed digest."""
+        digest = self._result_digest(sealed.data)
+        put_atomic(private_folder(place.below(self.private / "results")) / f"{digest}.json", sealed.data)
+        return digest
+
+    def _kept(self, stated: Attestation, snapshot: Snapshot) -> dict[str, MetricResult]:
+        """Read the signed results that an attestation names.
+
+        Raises:
+            PublicationRefused: If one is missing or changed.
+        """
+        found, folder = {}, stated.place.below(self.private / "results")
+        for name, digest in stated.results.items():
+            what, file = f"signed result of {name} in {folder}", f"{digest}.json"
+            if self._result_digest(data := records(folder, what, file).get(file, b"")) != digest:
+                text = f"the {what} is missing or was changed"
+                raise Damaged(text, path=str(folder / file), redo=("score", "attest"))
+            found[name] = self.result(SignedRecord("result", data), snapshot)
+        return found
+
+    def _result_digest(self, data: bytes) -> str:
+        return keyed_fingerprint(hashlib.sha256(data).hexdigest(), derive_key(self.content_key, "results"))
+
+    def attestation(self, sealed: SignedRecord, place: ReleaseTarget) -> Attestation:
+        """Return the attestation of a signed record, which must belong to ``place``."""
         return Attestation.of(self._opened(sealed, "attestation", place))
 
     def publish(
-        self, sealed: Sealed, snapshot: Sealed, place: Place, policy: Policy, setup: Mapping[str, Any]
+        self,
+        sealed: SignedRecord,
+        snapshot: SignedRecord,
+        place: ReleaseTarget,
+        policy: Policy,
+        setup: Mapping[str, Any],
     ) -> Release:
-        """Publish the snapshot that the attestation names, if it holds ``policy`` under ``setup``, those in force now.
+        """Publish the snapshot that the attestation names.
 
-        Verified: that this deployment's own key is in order; signatures, table and partition of both; engine, policy,
-        settings and verdict; that the attestation names this snapshot, and the bytes are those that it names; that no
-        run ever found these rows to fail; that they were not published before and then replaced or rolled back,
-        whatever attestation is around them; and that nothing was released since which the attestation does not know
-        of. In every other case the previous release stays. The same once more finishes what was interrupted, and
-        changes nothing when it is current.
+        The following is verified, in this order: signing key and folders; signature, table and partition of both
+        records; the lock of the table, and that the table is not stopped; engine, policy, settings and verdict; that
+        the attestation names this snapshot and its bytes; that the signed results in the private folder meet the
+        policy; that these rows never failed in any run; that no later attestation exists; that the rows were not
+        published and later replaced or rolled back; and that the attestation covers all releases made since. If a check
+        fails, the previous release stays current. Repeating the call completes an interrupted publication, and has no
+        effect if the release is current.
+
+        Args:
+            sealed: Signed attestation.
+            snapshot: Signed record of the synthetic table.
+            place: Table and partition.
+            policy: Policy in force.
+            setup: Current settings except the policy.
+
+        Returns:
+            The current release.
+
+        Raises:
+            PublicationRefused: If a check fails.
+            ConfigError: If the signing key or a folder is not usable.
         """
         self.key.check()
         self.check_places()
         stated, taken = self.attestation(sealed, place), self.snapshot(snapshot, place)
-        judged.check_version(stated)
-        judged.check_policy(stated, policy, setup)
-        judged.check_verdict(stated, stated.judge(policy))
+        self.locks.check(place.table, policy, setup)
+        check_policy(stated, policy, setup)
+        check_verdict(stated.policy_verdict(), stated.remembered)
         if (taken.sha256, taken.content) != (stated.sha256, stated.content):
-            raise PublicationRefused("the attestation belongs to another synthetic table; materialise it again.")
-        pool_partitions = bool(setup.get("pool_partitions"))
-        judged.check_memory(self._remembered(policy, place, stated.content, pool_partitions))
+            text, redo = "the attestation belongs to another synthetic table", ("attest",)
+            raise OutOfDate(text, expected=taken.sha256, found=stated.sha256, redo=redo)
+        check_verdict(policy.judge(self._kept(stated, taken), stated.attempt), stated.remembered)
+        shared_subjects = bool(setup.get("shared_subjects"))
+        check_memory(self._remembered(policy, place, stated.content, shared_subjects))
+        self._check_latest(sealed, place, "attestation")
 
-        seen = Shown(stated.sha256, stated.content)
+        seen = PublicationRecord(stated.sha256, stated.content)
 
         def agree() -> None:
             ids = [release.id for release in self.store.history(place)]
             check_not_replaced(self.attempts.history(place), seen, ids)
             if not self._is_current(place, sealed):
-                judged.check_released(stated, self.released(taken, pool_partitions).fingerprint)
+                check_earlier_releases(stated, self.earlier_releases(taken, shared_subjects).fingerprint)
 
         with ExitStack() as recorded:
-            # Of partitions that are judged together one is released at a time, by the record of the whole table.
-            for one in dict.fromkeys([Place(place.table), place] if pool_partitions else [place]):
+            # Pooled partitions share one sequence of release records, so they are released one at a time.
+            for one in dict.fromkeys([ReleaseTarget(place.table), place] if shared_subjects else [place]):
                 recorded.enter_context(self.attempts.releasing(one, seen, agree))
             still = partial(self.attempts.check_last, place, seen)
             return self.store.add(place, taken.path, stated.sha256, sealed.data, still)
 
-    def _is_current(self, place: Place, sealed: Sealed) -> bool:
-        """True when readers get the release of this very attestation: to publish it again shows nobody anything."""
+    def _is_current(self, place: ReleaseTarget, sealed: SignedRecord) -> bool:
+        """Return True if the current release has this attestation. Publishing it again discloses no more."""
         try:
-            return read_regular(self.store.current(place).attestation) == sealed.data
+            return self.store.current(place).envelope == sealed.data
         except (OSError, InputError, PublicationRefused):
             return False
 
-    def roll_back(self, place: Place, name: str) -> Release:
-        """Point to an earlier release again, if it is whole and none of its limits was found broken since.
+    def roll_back(self, place: ReleaseTarget, name: str) -> Release:
+        """Make an earlier release current, if it is intact and its rows have not failed since.
 
-        It is remembered: what it leaves behind is not published again.
+        The rollback is recorded, so the release that it replaces cannot be published again.
 
-        ConfigError when ``private`` is not the folder of this table's publisher: an empty memory of failures would say
-        yes to everything.
+        Args:
+            place: Table and partition.
+            name: Id of the release.
+
+        Raises:
+            PublicationRefused: If the release is damaged or failed, or a store cannot be read.
+            InputError: If there is no such release.
+            ConfigError: If the private folder is not that of this table's publisher: without failure records, every
+                release would be accepted.
         """
         try:
             return self._rolled_back(place, name)
         except OSError as error:
-            raise PublicationRefused(f"{reason(error)}; nothing changed.") from None
+            raise StoreUnavailable.of(f"{reason(error)}; nothing changed", error) from None
 
-    def _rolled_back(self, place: Place, name: str) -> Release:
+    def _rolled_back(self, place: ReleaseTarget, name: str) -> Release:
         if not self._snapshots(place).is_dir():
             raise ConfigError(
-                f"{self.private}: no private folder of the publisher of {place} (it holds no snapshot of it), so nobody"
-                " can tell whether these rows failed since. Fix: give it by --private or PRIVACY_ASSETS_PRIVATE."
+                f"{self.private}: this is not the private folder of the publisher, because it has no snapshot of"
+                f" {place}, so later failures of these rows are unknown. Fix: pass the publisher's folder with"
+                " --private or PRIVACY_ASSETS_PRIVATE."
             )
         check_private(self.private)
         self.check_places()
         found = [release for release in self.store.history(place) if release.id == name]
         if not found:
-            raise PublicationRefused(f"{place} has no release {shown(name)}; `privacy-assets releases` lists them.")
+            fix = "list the releases: privacy-assets releases"
+            raise InputError(f"there is no release {safe_repr(name)}", where=str(place), fix=fix)
         stated = found[0].opened(place, self.key.trusted)
-        check_bytes(found[0].table, stated.sha256)
-        pool_partitions = bool(stated.setup.get("pool_partitions"))
-        judged.check_memory(self._remembered(stated.policy_then(), place, stated.content, pool_partitions))
-        seen = Shown(stated.sha256, stated.content)
+        check_bytes(found[0].table, stated.sha256, found[0].root)
+        shared_subjects = bool(stated.setup.get("shared_subjects"))
+        check_memory(self._remembered(stated.policy_then(), place, stated.content, shared_subjects))
+        seen = PublicationRecord(stated.sha256, stated.content)
         with self.attempts.releasing(place, seen, lambda: None):
             self.store.point(place, found[0], partial(self.attempts.check_last, place, seen))
         return found[0]
 
-    def _snapshots(self, place: Place) -> Location:
+    def _snapshots(self, place: ReleaseTarget) -> Location:
         return place.below(self.private / "snapshots")
 
-    def _opened(self, sealed: Sealed, kind: Kind, place: Place) -> Statement:
+    def _latest(self, sealed: SignedRecord, place: ReleaseTarget, name: str) -> SignedRecord:
+        """Store ``sealed`` as the latest record of a step. Earlier ones are rejected from now on."""
+        put_atomic(place.below(self.private / "latest") / name, sealed.data)
+        return sealed
+
+    def _check_latest(self, sealed: SignedRecord, place: ReleaseTarget, name: str) -> None:
+        if records(place.below(self.private / "latest"), "latest records", name).get(name) != sealed.data:
+            redo = ("split", "prepare", "score", "attest") if sealed.kind == "split" else redo_of(sealed.kind)
+            redo = ("read", *redo) if name == "split-source" else redo
+            raise OutOfDate(f"this {sealed.kind} of {place} is not the latest one", redo=redo)
+
+    def _opened(self, sealed: SignedRecord, kind: RecordKind, place: ReleaseTarget) -> Statement:
         if sealed.kind != kind:
-            raise PublicationRefused(f"a signed {sealed.kind} stands for the {kind}; materialise it again.")
+            text = f"expected a signed {kind}, got a signed {sealed.kind}"
+            raise NotTrusted(text, expected=kind, found=sealed.kind, redo=redo_of(kind))
         statement = unseal(sealed, self.key.trusted)
-        judged.check_place(statement.place, place, kind)
+        check_place(statement.place, place, kind)
         return statement

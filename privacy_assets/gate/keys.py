@@ -1,4 +1,4 @@
-"""Keys: the one that signs here, and the public ones that are trusted. Ed25519 only."""
+"""Signing key of a deployment and trusted public keys, all Ed25519."""
 
 from __future__ import annotations
 
@@ -11,18 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from privacy_assets.errors import ConfigError
-from privacy_assets.storage.files import (
-    check_kept,
-    create_once,
-    locked,
-    make_folder,
-    private_folder,
-    put_atomic,
-    read_regular,
-    read_secret,
-    sweep,
-)
-from privacy_assets.storage.objects import Location, location
+from privacy_assets.infra import folders
+from privacy_assets.infra.files import check_kept, make_folder, private_folder, read_regular, read_secret
+from privacy_assets.infra.folders import Folder
+from privacy_assets.infra.markers import is_unused
+from privacy_assets.infra.objects import Location, location
 
 if TYPE_CHECKING:
     from securesystemslib.signer import CryptoSigner, SSlibKey
@@ -33,12 +26,18 @@ _LOGGER = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TrustedKeys:
-    """Public keys whose signatures count: a folder of ``*.pem`` files, or single files.
+    """Public keys whose signatures are accepted.
 
-    Read at each use: a key whose file was removed counts no more, also in a process that goes on. ConfigError, naming
-    the place, when it holds none, when one is no Ed25519 public key, or when anybody but the own user and root can
-    change it: a key that cannot be judged is no reason to go on with the others. ``publisher`` is the uid of one more
-    whose keys are believed, for who only reads.
+    Keys are read at each use, so a key is no longer accepted after its file is removed, even in a running process.
+
+    Attributes:
+        places: Folders of ``*.pem`` files, or single files.
+        publisher: User id of another owner whose keys are accepted, for reading releases. None: only the current user
+            and root.
+
+    Raises:
+        ConfigError: On use, if a place has no key, a file is not an Ed25519 public key, or another user can change one.
+            A single invalid key is an error even if other keys are valid.
     """
 
     places: tuple[Path, ...]
@@ -46,16 +45,21 @@ class TrustedKeys:
 
     @property
     def by_id(self) -> dict[str, SSlibKey]:
-        """The keys by key id; the id is computed from the key, whatever its file is called."""
+        """Keys by key id. The id is computed from the key, not from the file name."""
         keys = [_public_key(file) for place in self.places for file in _some(place, self.publisher)]
         return {key.keyid: key for key in keys}
 
 
 @dataclass(frozen=True)
 class SigningKey:
-    """The private key of this deployment: PEM text in the environment variable ``variable``, else the file ``path``.
+    """Private key of a deployment.
 
-    It signs only as long as its own id is among the ``trusted`` keys: a flipped bit can load as another key.
+    It signs only while its own id is among the trusted keys, because a flipped bit can load as another valid key.
+
+    Attributes:
+        path: File of the key, used if the variable is not set.
+        variable: Environment variable with the key as PEM text.
+        trusted: Trusted public keys.
     """
 
     path: Path | None
@@ -64,20 +68,25 @@ class SigningKey:
 
     @property
     def signer(self) -> CryptoSigner:
-        """What signs; ConfigError when the key is missing, unreadable, open to others, foreign or not trusted."""
+        """Signer.
+
+        Raises:
+            ConfigError: If the key is missing, unreadable, accessible to other users, owned by another user, or not
+                trusted.
+        """
         from securesystemslib.signer import CryptoSigner, SSlibKey
 
         private = self._load()
         public = SSlibKey.from_crypto(private.public_key())
         if public.keyid not in self.trusted.by_id:
             raise ConfigError(
-                f"{self._where}: the signing key {public.keyid[:12]} is not among the trusted keys. Fix: bring the key"
-                " of this deployment back, or add its public half to the trusted keys."
+                f"{self._where}: the signing key {public.keyid[:12]} is not among the trusted keys. Fix: restore"
+                " the key of this deployment, or add its public key to the trusted keys."
             )
         return CryptoSigner(private, public)
 
     def check(self) -> None:
-        """ConfigError unless the key is in order: with a lost or a foreign one nothing is done."""
+        """Raise ConfigError unless the key can be used for signing."""
         _ = self.signer
 
     @property
@@ -87,84 +96,93 @@ class SigningKey:
     def _load(self) -> Any:
         given = os.fsencode(os.environ.get(self.variable, ""))
         if not given and self.path is None:
-            raise ConfigError(f"{self.variable}: no signing key. Fix: set it; a key never lies in an object store.")
-        lost = "bring the signing key back, or make a new one: privacy-assets keys --new"
+            raise ConfigError(
+                f"{self.variable}: the signing key is not set. Fix: set this environment variable; object stores"
+                " cannot hold keys."
+            )
+        lost = "restore the signing key, or create a new one: privacy-assets keys --new"
         return _private_key(given or (read_secret(self.path, fix=lost) if self.path else b""), self._where)
 
 
 def key_path(given: str | Path) -> Path:
-    """A path to keys on this machine; ConfigError for a URL, or what may have been meant as one."""
+    """Return a local path of keys. Raise ConfigError for URLs and mistyped URLs."""
     found = location(str(given))
     if not isinstance(found, Path):
-        raise ConfigError(f"{found}: keys are read from this machine alone. Fix: give a folder or file.")
+        raise ConfigError(f"{found}: keys are read from this machine only. Fix: pass a folder or file.")
     return found
 
 
 def key_file(private: Location) -> Path | None:
-    """Where the signing key lies in the private folder; nowhere in an object store."""
+    """Return the path of the signing key in the private folder, or None in an object store."""
     return private / SIGNING_KEY if isinstance(private, Path) else None
 
 
 def first_key(path: Path, trusted: Path) -> None:
-    """Make the first signing key and its trusted public half, unless the folder of trusted keys is there.
+    """Create the first signing key and its trusted public key, unless the folder of trusted keys was used before.
 
-    A deployment that has that folder but no signing key, or no key in it, lost them: nothing is made in their place. A
-    signing key without that folder is that of a first run that was killed.
+    A folder with a file or a marker was used before. If such a folder has no public key, or there is no signing key,
+    the deployment has lost its keys, and no key is created. A signing key without such a folder was left by an
+    interrupted first run.
     """
-    with _alone(path, trusted):
-        # An empty folder is no fresh start: whoever took the last key out of it no longer trusts it.
-        if trusted.exists():
-            return
-        if not path.exists():
-            create_once(path, _new_private_pem())
-        _trust(path, trusted)
+    with _alone(path, trusted) as private:
+        # The marker remains in a folder whose last key was removed: that key is no longer trusted.
+        if is_unused(trusted, "trusted_keys"):
+            if not path.exists():
+                folders.create(private, path.name, _new_private_pem())
+            _trust(path, trusted)
 
 
 def rotate_key(path: Path, trusted: Path) -> str:
-    """Replace the signing key by a new one; the old public key stays trusted. Returns the new key's id.
+    """Replace the signing key by a new one, and return the id of the new key.
 
-    The old private key is gone. To distrust what it signed, remove its file from the trusted keys.
+    The old private key is deleted. The old public key stays trusted until its file is removed from the trusted keys.
     """
-    with _alone(path, trusted):
+    with _alone(path, trusted) as private:
         draft = _unused(path)
-        create_once(draft, _new_private_pem())
-        # Trusted first: a crash in between leaves a deployment that still signs with the old key.
+        folders.create(private, draft.name, _new_private_pem())
+        # Trusted first: after a crash in between, the deployment still signs with the old key.
         name = _trust(draft, trusted)
-        os.replace(draft, path)
+        folders.rename(private, draft.name, path.name)
     return name
 
 
 @contextmanager
-def _alone(path: Path, trusted: Path) -> Iterator[None]:
-    """Make the private folder and lock its keys; the new key of a rotation that was killed goes, and its trust."""
+def _alone(path: Path, trusted: Path) -> Iterator[Folder]:
+    """Create, open and lock the private folder, and remove the new key of an interrupted rotation."""
     make_folder(path.parent.parent, 0o755)
-    with locked(private_folder(path.parent) / ".keys.lock"):
-        sweep(path.parent)
-        sweep(trusted)
-        draft = _unused(path)
-        if os.path.lexists(draft):
-            with suppress(ConfigError):  # else its public half was never made
-                (trusted / f"{_public(draft)[0][:16]}.pem").unlink(missing_ok=True)
-            draft.unlink()
+    with folders.opened(private_folder(path.parent)) as private, folders.locked(private, ".keys.lock"):
+        folders.sweep(private)
+        draft, left = _unused(path), os.path.lexists(_unused(path))
+        with suppress(FileNotFoundError), folders.opened(trusted.parent, trusted.name) as public:
+            folders.sweep(public)
+            with suppress(ConfigError):  # its public key was never written
+                folders.unlink(public, _file(_public(draft)[0])) if left else None
+        folders.unlink(private, draft.name)
+        if left:
             _LOGGER.warning("%s: removed the unused key of a rotation that was killed", draft)
-        yield
+        yield private
 
 
 def _unused(path: Path) -> Path:
-    """Where a new key lies before it takes the place of the old one; it has signed nothing."""
+    """Return the path of a new key before it replaces the old one. It has signed nothing."""
     return path.with_name(f".{path.name}.new")
 
 
 def _trust(private: Path, trusted: Path) -> str:
-    """Place the public half of a private key among the trusted keys."""
+    """Add the public key of a private key to the trusted keys, and return its id."""
     keyid, pem = _public(private)
-    make_folder(trusted, 0o755)  # whatever the umask: who can add a file adds a signer
-    put_atomic(trusted / f"{keyid[:16]}.pem", pem, mode=0o644)
+    # Independent of the umask, because write access to this folder allows adding signers.
+    with folders.opened(make_folder(trusted.parent, 0o755), trusted.name, mode=0o755) as public:
+        folders.put(public, _file(keyid), pem, 0o644)
     return keyid
 
 
+def _file(keyid: str) -> str:
+    return f"{keyid[:16]}.pem"
+
+
 def _public(private: Path) -> tuple[str, bytes]:
-    """Id and PEM of the public half of a private key."""
+    """Return id and PEM of the public key of a private key."""
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
     from securesystemslib.signer import SSlibKey
 
@@ -181,7 +199,7 @@ def _new_private_pem() -> bytes:
 
 
 def _private_key(pem: bytes, where: str) -> Any:
-    """The Ed25519 key in ``pem``; ConfigError, which names ``where`` and never the key, for anything else."""
+    """Load an Ed25519 private key, or raise ConfigError, which names ``where`` and never the key."""
     from cryptography.exceptions import InternalError, UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -189,23 +207,24 @@ def _private_key(pem: bytes, where: str) -> Any:
     try:
         key = load_pem_private_key(pem, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm, InternalError):
-        raise ConfigError(f"{where}: no private key in PEM form without a password.") from None
+        raise ConfigError(f"{where}: this is not an unencrypted private key in PEM form.") from None
     if not isinstance(key, Ed25519PrivateKey):
         raise ConfigError(f"{where}: the signing key must be an Ed25519 key.")
     return key
 
 
 def key_files(place: Path) -> list[Path]:
-    """The key files of a folder, or the one file; nothing when it is not there."""
+    """Return the key files of a folder, or the single file, or an empty list if the path does not exist."""
     return sorted(place.glob("*.pem")) if place.is_dir() else [place] if place.exists() else []
 
 
 def _some(place: Path, publisher: int | None) -> list[Path]:
     files = key_files(place)
     if not files:
-        raise ConfigError(f"no trusted key in {place}: give the public key (PEM) of the publisher, who brings it back.")
+        fix = "add the publisher's public key (PEM); a new deployment creates its keys with `privacy-assets keys --new`"
+        raise ConfigError(f"no trusted key in {place}. Fix: {fix}.")
     try:
-        for path in dict.fromkeys([place, *files]):  # who can add a file to the folder can add a signer
+        for path in dict.fromkeys([place, *files]):  # write access to the folder allows adding signers
             check_kept(path, publisher)
     except OSError as error:
         raise ConfigError(f"{error.filename}: the trusted key cannot be read ({error.strerror}).") from None
@@ -223,7 +242,7 @@ def _public_key(file: Path) -> SSlibKey:
     except OSError as error:
         raise ConfigError(f"{file}: the trusted key cannot be read ({error.strerror}).") from None
     except (ValueError, UnsupportedAlgorithm, InternalError):
-        raise ConfigError(f"{file}: no public key in PEM form.") from None
+        raise ConfigError(f"{file}: this is not a public key in PEM form.") from None
     if not isinstance(key, Ed25519PublicKey):
         raise ConfigError(f"{file}: a trusted key must be an Ed25519 public key.")
     return SSlibKey.from_crypto(key)

@@ -1,8 +1,8 @@
-"""The memory of attempts: how often publication was tried from the same training rows, and what was released.
+"""Records of publication attempts per training rows, and of releases.
 
-Whoever tries again and again passes by chance in the end, so attempt m is judged at a stricter level. And tables that
-each give away little may give away much together, so all that was released before is judged with the new one. Nothing
-is signed here: whoever adds an attempt makes the gate stricter.
+Repeated attempts eventually pass by chance, so attempt m is evaluated at a stricter level. Several releases that each
+disclose little can disclose much together, so earlier releases are evaluated jointly with a new one. The records are
+not signed, because adding an attempt only makes the gate stricter.
 """
 
 from __future__ import annotations
@@ -17,75 +17,83 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from privacy_assets.errors import ConfigError, PublicationRefused
-from privacy_assets.gate.release import UnfinishedRelease, replaced
+from privacy_assets.errors import ConfigError, Damaged, PublicationRefused, StoreUnavailable, Superseded, outcome_known
+from privacy_assets.gate.release import replaced
 from privacy_assets.gate.snapshot import Snapshot, read_hashed
-from privacy_assets.gate.statements import Place
-from privacy_assets.storage.files import contents, create_once, private_folder, put_atomic, reason
-from privacy_assets.storage.objects import Location
+from privacy_assets.gate.statements import ReleaseTarget, records
+from privacy_assets.infra.files import contents, create_once, private_folder, put_atomic, reason
+from privacy_assets.infra.objects import Location
 
 _NUMBER = re.compile("[0-9]{8}")
 _CONTENT = re.compile("[0-9a-f]{64}")
-_TRIES = 1000  # times that others may be quicker before it is given up
+_TRIES = 1000  # maximum number of attempts if other processes take the next number
 
 
 @dataclass(frozen=True)
-class Released:
-    """Earlier releases of one place, in the order of their digests: SHA-256, and the files that may hold the bytes."""
+class EarlierReleases:
+    """Earlier releases, sorted by digest.
+
+    Attributes:
+        files: SHA-256 of each release, and the files that may contain its bytes.
+        releases: Release folder. Links below it are not followed.
+    """
 
     files: tuple[tuple[str, tuple[Location, ...]], ...]
+    releases: Location | None = None  # links below this folder are not followed
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 over the digests: another one as soon as anything else was released."""
+        """SHA-256 over the digests, which changes with every further release."""
         return hashlib.sha256("\n".join(sha256 for sha256, _ in self.files).encode()).hexdigest()
 
     def tables(self) -> list[pd.DataFrame]:
-        """The released rows, table by table; PublicationRefused when one cannot be read any more."""
+        """Read the released tables, or raise Damaged if one cannot be read."""
         return [self._table(sha256, paths) for sha256, paths in self.files]
 
-    @staticmethod
-    def _table(sha256: str, paths: tuple[Location, ...]) -> pd.DataFrame:
+    def _table(self, sha256: str, paths: tuple[Location, ...]) -> pd.DataFrame:
         for path in paths:
             try:
-                return read_hashed(path, sha256)
+                return read_hashed(path, sha256, below=self.releases)
             except PublicationRefused:
                 continue
-        text = f"an earlier release cannot be read ({sha256[:12]}), so nobody can tell what the new table adds to it"
-        raise PublicationRefused(f"{text}: bring its file back, as {paths[0]}.")
+        text = f"an earlier release cannot be read ({sha256[:12]}), so the joint disclosure cannot be measured"
+        raise Damaged(text, path=str(paths[0]))
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """What readers got, or were about to get: SHA-256 of the file, and the keyed fingerprint of its rows.
+class PublicationRecord:
+    """Record of a table that was published, or was about to be.
 
-    Either tells it again, whatever envelope is around it: the rows in another order are the same rows.
+    Attributes:
+        sha256: SHA-256 of the file.
+        content: Keyed fingerprint of the rows, independent of their order.
     """
 
     sha256: str
     content: str
 
-    def same(self, other: Shown) -> bool:
-        """True for the same file or the same rows."""
+    def same(self, other: PublicationRecord) -> bool:
+        """Return True if file or rows are the same."""
         return self.sha256 == other.sha256 or self.content == other.content
 
 
 @dataclass(frozen=True, slots=True)
 class PublicationAttempts:
-    """Small files below ``root``, numbered in their order, an attempt, a release or a rollback each; never deleted.
+    """Numbered files below ``root``, one per attempt, release or rollback; never deleted.
 
-    A number is taken by creating its file, which succeeds once: nobody needs a lock, on disk or in an object store.
+    A number is claimed by creating its file, which succeeds only once. So no lock is required, on disk or in an object
+    store.
     """
 
     root: Location
 
-    def attempt(self, snapshot: Snapshot, pool_partitions: bool = False) -> int:
-        """Which attempt at publishing from these training rows this table is, from 1; counted at the first call.
+    def attempt(self, snapshot: Snapshot, shared_subjects: bool = False) -> int:
+        """Return the number of this publication attempt from the same training rows, from 1, and count a new one.
 
-        The same rows are the same attempt, whatever the run, the order of rows or the file; with ``pool_partitions``
-        whatever the partition.
+        The same rows are the same attempt, independent of run, row order and file, and with ``shared_subjects`` also of
+        the partition.
         """
-        place = Place(snapshot.place.table) if pool_partitions else snapshot.place
+        place = ReleaseTarget(snapshot.place.table) if shared_subjects else snapshot.place
         folder = place.below(self.root).joinpath("attempts", snapshot.train)
         try:
             private_folder(folder)
@@ -99,82 +107,87 @@ class PublicationAttempts:
                     return number
         except ConfigError:
             raise
-        except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", None) or "a file is damaged"
-            text = f"the number of this attempt is not known ({folder}: {why})."
-            raise PublicationRefused(text) from None
-        raise PublicationRefused("too many others try to publish at the same time; score it again.")
+        except OSError as error:
+            text = f"the number of this attempt cannot be determined ({folder}: {error.strerror})"
+            raise StoreUnavailable(text, path=str(folder), errno=error.errno) from None
+        except ValueError:
+            text = f"the number of this attempt cannot be determined ({folder}: a file is damaged)"
+            raise Damaged(text, path=str(folder)) from None
+        raise StoreUnavailable(f"{folder}: too many processes count attempts at the same time")
 
     @contextmanager
-    def releasing(self, place: Place, shown: Shown, agree: Callable[[], None]) -> Iterator[None]:
-        """Record, before it happens, that readers of ``place`` get this: by a release, or by a rollback.
+    def releasing(self, place: ReleaseTarget, shown: PublicationRecord, agree: Callable[[], None]) -> Iterator[None]:
+        """Record a release or rollback of ``place`` before it happens.
 
-        ``agree`` is asked whether all that is recorded by now allows it; it raises PublicationRefused. When somebody
-        else records something in between, it is asked again. After a crash the file counts as released, and as the
-        last: nobody can tell who has seen it, and the same once more finishes it. After a refusal it does not.
+        After a crash, the file counts as released and as the latest, because readers may have seen it; repeating the
+        operation completes it. If PublicationRefused or ConfigError is raised in the block, the record is withdrawn.
+
+        Args:
+            place: Table and partition.
+            shown: Table that readers will get.
+            agree: Raises PublicationRefused if the current records do not permit it. Called again if another process
+                adds a record in between.
         """
         try:
             record = self._record(place, shown, agree)
             try:
                 yield
-            except UnfinishedRelease:
-                raise
-            except (PublicationRefused, ConfigError):
-                put_atomic(record, _record_of(None))  # never removed: its number must not be taken again
+            except (PublicationRefused, ConfigError) as error:
+                if outcome_known(error):
+                    put_atomic(record, _to_bytes(None))  # not removed, because its number must not be reused
                 raise
         except OSError as error:
-            text = f"the release could not be recorded ({reason(error)}); nothing was published."
-            raise PublicationRefused(text) from None
+            text = f"the release could not be recorded ({reason(error)}); nothing changed"
+            raise StoreUnavailable.of(text, error) from None
 
-    def _record(self, place: Place, shown: Shown, agree: Callable[[], None]) -> Location:
+    def _record(self, place: ReleaseTarget, shown: PublicationRecord, agree: Callable[[], None]) -> Location:
         folder = private_folder(self._released(place))
         for _ in range(_TRIES):
-            known = self._records(place)  # before anybody is asked: what comes after it takes the number
+            known = self._records(place)  # before agree(): a record added later takes the number
             agree()
             record = folder / f"{1 + max(map(int, known), default=0):08d}"
-            if create_once(record, _record_of(shown)):
+            if create_once(record, _to_bytes(shown)):
                 return record
-        raise PublicationRefused("too many others publish at the same time; publish again.")
+        raise StoreUnavailable(f"{folder}: too many processes publish at the same time")
 
-    def history(self, place: Place) -> list[Shown]:
-        """What readers got, in order; PublicationRefused when that is not known."""
+    def history(self, place: ReleaseTarget) -> list[PublicationRecord]:
+        """Return the published tables in order, or raise PublicationRefused if the records cannot be read."""
         return [one for one in self._records(place).values() if one is not None]
 
-    def released(self, place: Place) -> set[str]:
-        """Hashes of the files that were released; PublicationRefused when that is not known."""
+    def released(self, place: ReleaseTarget) -> set[str]:
+        """Return the hashes of the released files, or raise PublicationRefused if the records cannot be read."""
         return {one.sha256 for one in self.history(place)}
 
-    def check_last(self, place: Place, shown: Shown) -> None:
-        """PublicationRefused unless nothing was recorded after this."""
+    def check_last(self, place: ReleaseTarget, shown: PublicationRecord) -> None:
+        """Raise Superseded if a later release or rollback was recorded."""
         if not any(one.same(shown) for one in self.history(place)[-1:]):
-            raise PublicationRefused("another release or rollback came in between; nothing changed.")
+            raise Superseded("another release or rollback was recorded meanwhile; nothing changed")
 
-    def _records(self, place: Place) -> dict[str, Shown | None]:
-        """By its number, each release and rollback, None for one that was refused after all."""
+    def _records(self, place: ReleaseTarget) -> dict[str, PublicationRecord | None]:
+        """Return releases and rollbacks by number; None for one that was withdrawn."""
         folder = self._released(place)
+        found = records(folder, "memory of releases")
         try:
-            return {name: _shown(name, data) for name, data in contents(folder).items()}
-        except OSError as error:
-            text = f"the memory of releases cannot be read ({folder}: {error.strerror})."
-            raise PublicationRefused(text) from None
-        except ConfigError:
-            raise
+            return {name: _parse_record(name, data) for name, data in found.items()}
         except (ValueError, KeyError, TypeError):
-            raise PublicationRefused(f"the memory of releases is damaged ({folder}): bring it back.") from None
+            raise Damaged(f"the memory of releases is damaged ({folder})", path=str(folder)) from None
 
-    def _released(self, place: Place) -> Location:
+    def _released(self, place: ReleaseTarget) -> Location:
         return place.below(self.root) / "released"
 
 
-def check_not_replaced(before: Sequence[Shown], shown: Shown, releases: Sequence[str]) -> None:
-    """PublicationRefused when ``shown`` stands in the history, but is not the last: it was replaced or rolled back.
+def check_not_replaced(before: Sequence[PublicationRecord], shown: PublicationRecord, releases: Sequence[str]) -> None:
+    """Raise Superseded if ``shown`` was published earlier, and then replaced or rolled back.
 
-    ``releases`` are the ids of the releases, for the way out.
+    Args:
+        before: Published tables, in order.
+        shown: Table to publish.
+        releases: Ids of the releases, to name one in the message.
     """
     found = [one for one in before if one.same(shown)]
     if found and found[-1] != before[-1]:
         ids = [name for name in releases if name.endswith(found[-1].sha256[:12])]
-        raise PublicationRefused(replaced(ids[-1] if ids else "a release that is gone"))
+        raise replaced(ids[-1] if ids else "")
 
 
 def _is_number(name: str) -> bool:
@@ -182,21 +195,21 @@ def _is_number(name: str) -> bool:
 
 
 def _attempt(name: str, data: bytes) -> tuple[int, str]:
-    """Number and content of an attempt; ValueError when its file is damaged."""
+    """Return number and content of an attempt, or raise ValueError if its file is damaged."""
     content = data.decode()
     if not _is_number(name) or not _CONTENT.fullmatch(content):
         raise ValueError
     return int(name), content
 
 
-def _shown(name: str, data: bytes) -> Shown | None:
-    """What a record says, None for one that was withdrawn; ValueError, KeyError or TypeError when it is damaged."""
+def _parse_record(name: str, data: bytes) -> PublicationRecord | None:
+    """Parse a record, None if withdrawn. Raise ValueError, KeyError or TypeError if it is damaged."""
     record = json.loads(data)
     if not _is_number(name) or not isinstance(record, dict):
         raise ValueError
-    return None if record["sha256"] is None else Shown(str(record["sha256"]), str(record["content"]))
+    return None if record["sha256"] is None else PublicationRecord(str(record["sha256"]), str(record["content"]))
 
 
-def _record_of(shown: Shown | None) -> bytes:
+def _to_bytes(shown: PublicationRecord | None) -> bytes:
     record = {"sha256": None, "content": None} if shown is None else {"sha256": shown.sha256, "content": shown.content}
     return json.dumps({**record, "token": secrets.token_hex(8)}).encode()

@@ -1,121 +1,186 @@
-"""One release, and the rules of the pointer that says which one readers get; the same on disk and in object stores."""
+"""A release, and the rules for the pointer to the current one, shared by disks and object stores."""
 
 from __future__ import annotations
 
 import datetime as dt
+import errno
 import hashlib
+import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from pathlib import Path
+from typing import BinaryIO
 
-from privacy_assets.errors import PublicationRefused
+from privacy_assets.errors import Damaged, PublicationRefused, StoreUnavailable, Superseded
 from privacy_assets.gate.attestation import Attestation, check_place
 from privacy_assets.gate.keys import TrustedKeys
-from privacy_assets.gate.statements import Place, Sealed, unseal
-from privacy_assets.storage.files import open_regular, read_regular
-from privacy_assets.storage.objects import Location
+from privacy_assets.gate.statements import ReleaseTarget, SignedRecord, unseal
+from privacy_assets.infra.files import open_regular, read_regular
+from privacy_assets.infra.objects import Location
 
 TABLE_FILE, ATTESTATION_FILE = "table.parquet", "attestation.json"
+LARGEST_ATTESTATION, LARGEST_POINTER = 64 << 20, 4096  # maximum number of bytes read
+_AHEAD = dt.timedelta(minutes=10)  # tolerated clock difference of a publisher
+_ABSENT = {errno.ENOENT, errno.EISDIR, errno.EINVAL, errno.ELOOP}
 _STAMP = "%Y%m%dT%H%M%S.%fZ"
 _ID = re.compile(r"[0-9]{8}T[0-9]{6}\.[0-9]{6}Z-[0-9a-f]{12}")
 
 
-class UnfinishedRelease(PublicationRefused):
-    """Nobody knows whether the release is out: an object store did not answer."""
-
-
 @dataclass(frozen=True, slots=True)
 class Release:
-    """A published table: ``releases/<id>`` with the table and its attestation."""
+    """Published table: folder ``releases/<id>`` with the table and its attestation."""
 
     id: str
     folder: Location
 
     @property
     def table(self) -> Location:
-        """The Parquet file."""
+        """Parquet file."""
         return self.folder / TABLE_FILE
 
     @property
     def attestation(self) -> Location:
-        """The envelope of the attestation that let it through."""
+        """File of the signed attestation under which the table was published."""
         return self.folder / ATTESTATION_FILE
 
     @property
+    def root(self) -> Path | None:
+        """Release folder, below which links are not followed. None in an object store."""
+        return self.folder.parents[3] if isinstance(self.folder, Path) else None
+
+    @property
+    def envelope(self) -> bytes:
+        """Bytes of the attestation."""
+        return read_regular(self.attestation, below=self.root, most=LARGEST_ATTESTATION)
+
+    @property
     def published_at(self) -> str:
-        """When it was put in place (UTC), from its id."""
+        """Time of publication (UTC), from the id."""
         return _moment(self.id).isoformat(sep=" ", timespec="seconds")
 
     def is_of(self, sha256: str, attestation: bytes) -> bool:
-        """True when this very attestation let it through, which is about the file with this SHA-256."""
-        named = self.id.endswith(sha256[:12]) and self.attestation.is_file()
-        return named and read_regular(self.attestation) == attestation
-
-    def opened(self, place: Place, trusted: TrustedKeys) -> Attestation:
-        """Its attestation, signed by a trusted key, for this place, with the verdict "pass"; or PublicationRefused."""
+        """Return True if the release has this file hash and this attestation."""
         try:
-            sealed = Sealed("attestation", read_regular(self.attestation))
+            return self.id.endswith(sha256[:12]) and self.envelope == attestation
         except OSError as error:
-            text = f"the attestation of release {self.id} cannot be read ({error.strerror})."
-            raise PublicationRefused(text) from None
-        stated = Attestation.of(unseal(sealed, trusted))
-        check_place(stated.place, place, "attestation")
+            if error.errno not in _ABSENT:
+                raise
+            return False
+
+    def opened(self, place: ReleaseTarget, trusted: TrustedKeys) -> Attestation:
+        """Return the verified attestation.
+
+        Raises:
+            PublicationRefused: If it cannot be read, is not signed by a trusted key, belongs to another table or
+                partition, or its verdict is not "pass".
+        """
+        try:
+            sealed = SignedRecord("attestation", self.envelope)
+        except OSError as error:
+            text = f"the attestation of release {self.id} cannot be read ({error.strerror})"
+            raise StoreUnavailable(text, path=str(self.attestation), errno=error.errno) from None
+        try:
+            stated = Attestation.of(unseal(sealed, trusted))
+            check_place(stated.place, place, "attestation")
+        except PublicationRefused as error:
+            error.redo = ()  # no step makes the attestation of an existing release again
+            raise
         if stated.verdict != "pass":
-            raise PublicationRefused(f"the attestation of release {self.id} says {stated.verdict!r}.")
+            text = f"the attestation of release {self.id} has verdict {stated.verdict!r}"
+            raise Damaged(text, path=str(self.folder), expected="pass", found=stated.verdict, remove=True)
         return stated
 
 
+def has_form(name: str) -> bool:
+    """Return True if ``name`` has the form of an id, even if its time does not exist."""
+    return _ID.fullmatch(name) is not None
+
+
 def is_id(name: str) -> bool:
-    """True for what can be the id of a release."""
+    """Return True if ``name`` is a valid id of a release."""
     try:
-        return _ID.fullmatch(name) is not None and bool(_moment(name))
+        return has_form(name) and bool(_moment(name))
     except ValueError:
         return False
 
 
+def check_id(name: str, where: Location) -> None:
+    """Check that ``name`` is an id at most 10 minutes in the future.
+
+    Args:
+        name: Id to check.
+        where: Folder that has the id as its name, or file that contains it.
+
+    Raises:
+        Damaged: If it is not.
+    """
+    if not is_id(name):
+        raise Damaged(f"{where}: this is not the id of a release", path=str(where), remove=True)
+    if _moment(name) > _now() + _AHEAD:
+        text = f"{where}: the id {name} is more than 10 minutes in the future, or the clock of this machine is behind"
+        raise Damaged(text, path=str(where), remove=True)
+
+
+def pointed(data: bytes, where: Location) -> str:
+    """Return the id that a pointer names.
+
+    Raises:
+        Damaged: If it names none, or one that is more than 10 minutes in the future.
+    """
+    try:
+        name = json.loads(data)["release"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        name = None
+    check_id(name if isinstance(name, str) else "", where)
+    return str(name)
+
+
 def new_id(sha256: str, latest: str = "") -> str:
-    """An id that says when and what, and stands after ``latest`` in order, whatever the clock of this machine says."""
-    now = dt.datetime.now(dt.UTC).replace(tzinfo=None)
+    """Return an id with time and hash that sorts after ``latest``, even if the clock is behind."""
+    now = _now()
     if latest:
         now = max(now, _moment(latest) + dt.timedelta(microseconds=1))
     return f"{now.strftime(_STAMP)}-{sha256[:12]}"
+
+
+def _now() -> dt.datetime:
+    return dt.datetime.now(dt.UTC).replace(tzinfo=None)
 
 
 def _moment(name: str) -> dt.datetime:
     return dt.datetime.strptime(name[:23], _STAMP)
 
 
-def check_forward(pointer: Mapping[str, Any], name: str) -> None:
-    """Refuse to publish again what was replaced: an old attestation would decide what is current."""
-    if name < str(pointer.get("release", "")):
-        raise PublicationRefused(replaced(name))
+def check_forward(current: str, name: str) -> None:
+    """Reject publishing a replaced release again: an old attestation must not decide which release is current."""
+    if name < current:
+        raise replaced(name)
 
 
-def replaced(name: str) -> str:
-    """The text for what was published before, as the release of this name, and is not current any more."""
-    return (
-        f"this was published before, as {name}, and is not current any more: it was replaced or rolled back. Fix: make"
-        f" a new synthetic table, or `privacy-assets releases TABLE --rollback {name}`."
-    )
+def replaced(name: str) -> Superseded:
+    """Return the refusal of a table that was published as release ``name`` and is no longer current. "": it is gone."""
+    text = f"this table was published before, as {name or 'a deleted release'}, and is no longer current"
+    return Superseded(f"{text}: it was replaced or rolled back", release=name)
 
 
 def copy_judged(source: Location, writer: BinaryIO, sha256: str) -> None:
-    """Copy a snapshot without following links, read only once; refuse bytes that are not those that were judged."""
+    """Copy a snapshot in one pass without following links, and reject it if its hash differs from ``sha256``."""
     try:
-        reader = open_regular(source, follow=False)
+        reader = open_regular(source, below=source.parent)
     except OSError as error:
-        raise PublicationRefused(f"the snapshot cannot be read ({error.strerror}); materialise it again.") from None
+        text, where = f"the snapshot cannot be read ({error.strerror})", str(source)
+        raise StoreUnavailable(text, path=where, errno=error.errno, redo=("sample",)) from None
     digest = hashlib.sha256()
     with reader:
         while block := reader.read(1 << 20):
             digest.update(block)
             writer.write(block)
     if digest.hexdigest() != sha256:
-        raise PublicationRefused("the synthetic table changed after it was judged; score it again.")
+        text = "the synthetic table changed after it was evaluated"
+        raise Damaged(text, path=str(source), expected=sha256, found=digest.hexdigest(), redo=("sample",))
 
 
-def hash_file(path: Location) -> str:
-    """SHA-256 (hex) of a regular file."""
-    with open_regular(path) as stream:
+def hash_file(path: Location, below: Location | None = None) -> str:
+    """Return the SHA-256 (hex) of a regular file. For ``below`` see :func:`.open_regular`."""
+    with open_regular(path, below=below) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

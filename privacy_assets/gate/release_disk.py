@@ -1,141 +1,166 @@
-"""Releases on disk: staged under a lock, moved into place by one rename, pointed to by one file."""
+"""Releases on disk: written under a lock, moved into position by one rename, selected by a pointer file."""
 
 from __future__ import annotations
 
 import json
-import logging
-import os
-import shutil
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from privacy_assets.gate.release import (
     ATTESTATION_FILE,
+    LARGEST_POINTER,
     TABLE_FILE,
     Release,
     check_forward,
+    check_id,
     copy_judged,
+    has_form,
     hash_file,
-    is_id,
     new_id,
+    pointed,
 )
-from privacy_assets.storage.files import locked, make_folder, put_atomic, read_regular, sync_folder
-from privacy_assets.storage.objects import Location
+from privacy_assets.infra import folders
+from privacy_assets.infra.files import make_folder, read_regular
+from privacy_assets.infra.folders import Folder
+from privacy_assets.infra.objects import Location
 
-POINTER = "latest.json"
-_LOGGER = logging.getLogger(__name__)
+POINTER, KEPT = "latest.json", "latest.json.kept"
 
 
 def add(folder: Path, source: Location, sha256: str, attestation: bytes, still: Callable[[], None]) -> Release:
-    """Copy ``source`` into a new release of ``folder`` and point to it; OSError, and nothing changed, from the disk.
+    """Copy ``source`` into a new release of ``folder``, and make it current.
 
-    ``still`` refuses, under the lock, what was overtaken by another release or rollback.
+    Args:
+        folder: Folder of the table and partition.
+        source: Snapshot.
+        sha256: Expected hash of the snapshot.
+        attestation: Bytes of the attestation.
+        still: Called under the lock. Raises PublicationRefused if another release or rollback was recorded meanwhile.
+
+    Returns:
+        The new release, or the existing one with this attestation.
+
+    Raises:
+        PublicationRefused: If the bytes differ, an id is invalid, or a later release is current.
+        OSError: If the disk fails. The pointer is unchanged.
     """
-    make_folder(folder, 0o755)
-    with locked(folder / ".lock"):
+    with _locked(folder) as place:
         still()
-        if (folder / "staging").is_dir():  # under the lock: whoever left it there is gone
-            shutil.rmtree(folder / "staging", ignore_errors=True)
-            _LOGGER.warning("%s: removed what a killed process left: staging", folder)
-        release = _same(folder, attestation, sha256)
-        if release is not None:
-            check_forward(_known(folder), release.id)
-        else:
-            release = _stage(folder, source, sha256, attestation)
-        (folder / "releases" / release.id).chmod(0o555)
-        _point(folder, release)
+        current, known = _current(folder), ids(folder)
+        for name in known:
+            check_id(name, folder / "releases" / name)
+        release = _same(folder, known, attestation, sha256)
+        if release is None:
+            name = new_id(sha256, max(current, *known, ""))
+            release = Release(name, folder / "releases" / name)
+            _write(place, release, source, sha256, attestation)
+        check_forward(current, release.id)
+        _point(place, release)
     return release
 
 
 def point(folder: Path, release: Release, still: Callable[[], None]) -> None:
-    """Move the pointer by hand."""
-    with locked(folder / ".lock"):
+    """Make ``release`` current, forwards or back."""
+    with _locked(folder) as place:
         still()
-        _point(folder, release)
+        _point(place, release)
 
 
-def pointer(folder: Path) -> Any:
-    """What the pointer says, whatever it is; FileNotFoundError when there is none, ValueError when it is not JSON."""
-    return json.loads(read_regular(folder / POINTER))
+def check(root: Path) -> None:
+    """Check who may write to the release folder, if it exists; ConfigError if every user may."""
+    with suppress(FileNotFoundError, NotADirectoryError, PermissionError), folders.opened(root) as found:
+        folders.check_shared(found)
+
+
+def pointer(folder: Path) -> tuple[bytes, Path]:
+    """Return content and path of the pointer, or raise FileNotFoundError."""
+    path = folder / POINTER
+    return read_regular(path, below=folder.parents[1], most=LARGEST_POINTER), path
 
 
 def ids(folder: Path) -> list[str]:
-    """Ids of all releases, in order; links are none."""
-    releases = folder / "releases"
-    found = releases.iterdir() if releases.is_dir() else ()
-    return sorted(path.name for path in found if is_id(path.name) and not path.is_symlink())
+    """Return the sorted names of all release folders that have the form of an id, without links."""
+    return list(filter(has_form, _names(folder.parents[1], folder.parent.name, folder.name, "releases")))
 
 
 def parts(root: Path, table: str = "") -> list[tuple[str, str]]:
-    """Every table and partition that has releases, as their folders are called; of one table when it is named."""
-    found = root.joinpath(table).glob("*/releases") if table else root.glob("*/*/releases")
-    return [(folder.parents[1].name, folder.parent.name) for folder in found if not linked(folder.parent)]
+    """Return the folder names of each table and partition with a release, or only those of ``table``.
+
+    Links and folders that cannot be opened are skipped.
+    """
+    found = []
+    for one in [table] if table else _names(root):
+        with suppress(PermissionError, NotADirectoryError, folders.FolderError):
+            found += [(one, part) for part in _names(root, one)]
+    return [(one, part) for one, part in found if _has_releases(root / one / part)]
 
 
-def linked(folder: Path) -> Path | None:
-    """The link among the folders of one place, if any: who follows it writes, and tidies up, somewhere else."""
-    return next((one for one in (folder.parent, folder, folder / "releases") if one.is_symlink()), None)
+def _has_releases(folder: Path) -> bool:
+    with suppress(PermissionError, NotADirectoryError, folders.FolderError):
+        return bool(ids(folder))
+    return False
 
 
-def _same(folder: Path, attestation: bytes, sha256: str) -> Release | None:
-    for release in (Release(name, folder / "releases" / name) for name in ids(folder)):
+def _names(root: Path, *below: str) -> list[str]:
+    with suppress(FileNotFoundError), folders.opened(root, *below) as folder:
+        return folders.subfolders(folder)
+    return []
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[Folder]:
+    """Open the folder of a table and partition for writing, create it if it is missing, and hold its lock."""
+    root = make_folder(folder.parents[1], 0o755)
+    with (
+        folders.opened(root) as top,
+        folders.opened(top, folder.parent.name, mode=0o755) as table,
+        folders.opened(table, folder.name, mode=0o755) as place,
+    ):
+        for one in (top, table, place):
+            folders.check_shared(one)
+        with folders.locked(place, ".lock"):
+            yield place
+
+
+def _current(folder: Path) -> str:
+    """Return the id that the pointer names, or "" without a pointer. Raise PublicationRefused if it is invalid."""
+    try:
+        return pointed(*pointer(folder))
+    except FileNotFoundError:
+        return ""
+
+
+def _same(folder: Path, known: list[str], attestation: bytes, sha256: str) -> Release | None:
+    for release in (Release(name, folder / "releases" / name) for name in known):
         if release.is_of(sha256, attestation):
-            return release if hash_file(release.table) == sha256 else None
+            return release if hash_file(release.table, release.root) == sha256 else None
     return None
 
 
-def _stage(folder: Path, source: Location, sha256: str, attestation: bytes) -> Release:
-    """Copy to a private staging folder, hash the copy, and move it in one step to its place."""
-    staging = folder / "staging" / os.urandom(6).hex()
+def _write(place: Folder, release: Release, source: Location, sha256: str, attestation: bytes) -> None:
+    """Copy to a private folder, hash the copy, and move it into position in one step."""
+
+    def write(staging: Folder) -> None:
+        folders.put(staging, TABLE_FILE, lambda stream: copy_judged(source, stream, sha256), 0o444)
+        folders.put(staging, ATTESTATION_FILE, attestation, 0o444)
+
+    with folders.opened(place, "releases", mode=0o755) as releases:
+        folders.check_shared(releases)
+        folders.place_folder(releases, release.id, write)
+
+
+def _point(place: Folder, release: Release) -> None:
+    """Replace the pointer, under the lock. If the disk fails afterwards, restore the old pointer."""
+    folders.keep(place, POINTER, KEPT)  # before replacing, so that restoring requires no disk space
     try:
-        staging.parent.mkdir(mode=0o700)
-        staging.mkdir(mode=0o700)
-        _copy(source, staging / TABLE_FILE, sha256)
-        put_atomic(staging / ATTESTATION_FILE, attestation, mode=0o444)
-        current = str(_known(folder).get("release", ""))
-        name = new_id(sha256, max([*ids(folder), *([current] if is_id(current) else [])], default=""))
-        target = make_folder(folder / "releases", 0o755) / name
-        staging.chmod(0o755)
-        os.rename(staging, target)
-        sync_folder(target.parent)
-        return Release(name, target)
-    finally:
-        shutil.rmtree(folder / "staging", ignore_errors=True)
-
-
-def _copy(source: Location, target: Path, sha256: str) -> None:
-    with target.open("xb") as writer:
-        copy_judged(source, writer, sha256)
-        writer.flush()
-        os.fchmod(writer.fileno(), 0o444)
-        os.fsync(writer.fileno())
-
-
-def _known(folder: Path) -> Mapping[str, Any]:
-    """What the pointer says; nothing when it is not there or cannot be read."""
-    try:
-        found = pointer(folder)
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _point(folder: Path, release: Release) -> None:
-    """Replace the pointer, under the lock; when the disk fails only after that, the old one is put back."""
-    path, kept = folder / POINTER, folder / f"{POINTER}.kept"
-    kept.unlink(missing_ok=True)  # whoever left it there is gone
-    with suppress(FileNotFoundError):
-        os.link(path, kept, follow_symlinks=False)  # before: to put it back must not need space
-    try:
-        put_atomic(path, json.dumps({"release": release.id}).encode(), mode=0o644)
+        folders.put(place, POINTER, json.dumps({"release": release.id}).encode(), 0o644)
     except OSError:
-        if kept.exists():
-            os.replace(kept, path)
-        else:
-            path.unlink(missing_ok=True)
+        try:
+            folders.rename(place, KEPT, POINTER)
+        except FileNotFoundError:
+            folders.unlink(place, POINTER)
         raise
     finally:
         with suppress(OSError):
-            kept.unlink()
+            folders.unlink(place, KEPT)

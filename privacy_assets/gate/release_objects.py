@@ -1,11 +1,11 @@
-"""Releases in an object store, which has neither locks nor renames: what happens once is one conditional put.
+"""Releases in an object store, which has neither locks nor renames. Conditional puts decide what happens once.
 
-    <table>/_all/claims/<hash of the attestation>    which release this attestation makes: one, whoever asks
-    <table>/_all/releases/<id>/table.parquet         then its bytes, the same for everybody who puts them
-    <table>/_all/releases/<id>/attestation.json      with this the release is whole; before, nobody lists it
-    <table>/_all/pointers/000000000001               last: which one readers get; the highest number says it
+    <table>/_all/claims/<hash of the attestation>    id of the only release of this attestation
+    <table>/_all/releases/<id>/table.parquet         its bytes, identical for all writers
+    <table>/_all/releases/<id>/attestation.json      written last: without it, the release is incomplete and not listed
+    <table>/_all/pointers/000000000001               id of a release; the highest number is the current one
 
-Whoever dies on the way leaves the old pointer, and the next one with the same attestation goes on where it ended.
+If a publisher is interrupted, the old pointer stays, and the next call with the same attestation resumes.
 """
 
 from __future__ import annotations
@@ -14,131 +14,149 @@ import hashlib
 import json
 import re
 import secrets
-from collections.abc import Callable, Mapping
-from typing import Any, BinaryIO
+from collections.abc import Callable
+from typing import BinaryIO
 
-from privacy_assets.errors import PublicationRefused
+from privacy_assets.errors import Damaged, PublicationRefused, StoreUnavailable, Superseded
 from privacy_assets.gate.release import (
     ATTESTATION_FILE,
+    LARGEST_POINTER,
     TABLE_FILE,
     Release,
-    UnfinishedRelease,
     check_forward,
+    check_id,
     copy_judged,
+    has_form,
     hash_file,
     is_id,
     new_id,
+    pointed,
 )
-from privacy_assets.storage.objects import Location, ObjectPath
+from privacy_assets.infra.objects import Location, ObjectPath
 
 _NUMBER = re.compile(r"[0-9]{12}")
 _LAST = 10**12 - 1
-_TRIES = 100  # times that others may be quicker before it is given up
+_TRIES = 100  # maximum number of attempts if other processes take the next number
 
 
 def add(folder: ObjectPath, source: Location, sha256: str, attestation: bytes, still: Callable[[], None]) -> Release:
-    """Put ``source`` into a new release of ``folder`` and point to it; OSError from the store.
+    """Write ``source`` into a new release of ``folder``, and make it current.
 
-    The bytes are hashed while they are fetched, into a file of this machine, and put from there. ``still`` refuses what
-    was overtaken by another release or rollback; it is asked before each try to move the pointer.
+    The bytes are fetched into a local file while they are hashed, and uploaded from there.
+
+    Args:
+        folder: Prefix of the table and partition.
+        source: Snapshot.
+        sha256: Expected hash of the snapshot.
+        attestation: Bytes of the attestation.
+        still: Raises PublicationRefused if another release or rollback was recorded meanwhile. Called before each
+            attempt to move the pointer.
+
+    Raises:
+        PublicationRefused: If the bytes differ, an id is invalid, or a later release is current. Its ``outcome_known``
+            is False after the upload, because readers may see the release then.
+        OSError: If the store fails.
     """
+    for known in ids(folder):
+        check_id(known, folder.joinpath("releases", known))
     name = _claimed(folder, sha256, attestation)
     place = folder.joinpath("releases", name)
     table, envelope = place / TABLE_FILE, place / ATTESTATION_FILE
     whole = envelope.is_file()
 
-    def forward(before: Mapping[str, Any]) -> None:
+    def forward() -> None:
         still()
-        if not whole and name < str(before.get("release", "")):
-            raise PublicationRefused("a later release is out already; materialise scores and attestation again.")
+        before = _current(folder)
+        if not whole and name < before:
+            raise Superseded("a later release is already published", redo=("score", "attest"))
         check_forward(before, name)
 
     def write(stream: BinaryIO) -> None:
-        copy_judged(source, stream, sha256)  # nothing is put when this refuses
+        copy_judged(source, stream, sha256)  # the upload requires the correct hash
 
-    forward(_latest(folder)[1])  # before anything is put
+    forward()  # before anything is uploaded
     if not (whole and table.is_file() and hash_file(table) == sha256):
         table.put(write)
     if not envelope.create(attestation):
-        raise PublicationRefused(f"another attestation lies at {envelope}; remove that release.")
+        raise Damaged(f"{envelope} is another attestation", path=str(place), remove=True)
     try:
         _move(folder, name, forward)
-    except PublicationRefused as refused:  # its files are there already, and whatever is out counts as released
-        raise UnfinishedRelease(str(refused)) from None
+    except PublicationRefused as refused:
+        refused.outcome_known = False  # its files are readable already, and count as released
+        raise
     return Release(name, place)
 
 
 def point(folder: ObjectPath, release: Release, still: Callable[[], None]) -> None:
-    """Move the pointer by hand."""
-    _move(folder, release.id, lambda _: still())
+    """Make ``release`` current, forwards or back."""
+    _move(folder, release.id, still)
 
 
-def pointer(folder: ObjectPath) -> Any:
-    """What the pointer says, whatever it is; FileNotFoundError when there is none, ValueError when it is not JSON."""
-    number = max(_numbers(folder), default=None)
-    if number is None:
+def pointer(folder: ObjectPath) -> tuple[bytes, ObjectPath]:
+    """Return content and URL of the pointer with the highest number, or raise FileNotFoundError."""
+    number = _latest(folder)
+    if not number:
         raise FileNotFoundError
-    return json.loads(_pointer(folder, number).read_bytes())
+    path = _pointer(folder, number)
+    return path.read_bytes(LARGEST_POINTER), path
 
 
 def ids(folder: ObjectPath) -> list[str]:
-    """Ids of all releases that are whole, in order."""
+    """Return the sorted names of all complete releases that have the form of an id."""
     parts = [name.split("/") for name in (folder / "releases").below()]
-    return sorted(part[0] for part in parts if part[1:] == [ATTESTATION_FILE] and is_id(part[0]))
+    return sorted(part[0] for part in parts if part[1:] == [ATTESTATION_FILE] and has_form(part[0]))
 
 
 def parts(root: ObjectPath, table: str = "") -> list[tuple[str, str]]:
-    """Every table and partition that has releases, as their parts of the URL are called; of one table when named."""
+    """Return the URL parts of each table and partition with a release, or only those of ``table``."""
     found = [(one, part) for one in ([table] if table else root.names()) for part in (root / one).names()]
-    return [(one, part) for one, part in found if root.joinpath(one, part, "releases").is_dir()]
+    return [(one, part) for one, part in found if any(map(has_form, root.joinpath(one, part, "releases").names()))]
 
 
 def _claimed(folder: ObjectPath, sha256: str, attestation: bytes) -> str:
-    """The id of the one release that this attestation makes, also when two ask for it at once."""
+    """Return the id of the only release of this attestation, also if two processes claim it concurrently."""
     claim = folder.joinpath("claims", hashlib.sha256(attestation).hexdigest())
     if not claim.is_file():
         claim.create((_made(folder, sha256, attestation) or new_id(sha256, max(ids(folder), default=""))).encode())
-    name = claim.read_bytes().decode(errors="replace")
+    name = claim.read_bytes(LARGEST_POINTER).decode(errors="replace")
     if not is_id(name) or not name.endswith(sha256[:12]):
-        raise PublicationRefused(f"{claim} is damaged; remove it.")
+        raise Damaged(f"{claim} is damaged", path=str(claim), remove=True)
+    check_id(name, claim)
     return name
 
 
 def _made(folder: ObjectPath, sha256: str, attestation: bytes) -> str:
-    """The release that this attestation made before, should its claim be gone: it must not come back as a new one."""
+    """Return the existing release of this attestation if its claim is missing, so that it gets no second id."""
     for name in ids(folder):
         if Release(name, folder.joinpath("releases", name)).is_of(sha256, attestation):
             return name
     return ""
 
 
-def _move(folder: ObjectPath, name: str, may: Callable[[Mapping[str, Any]], None]) -> None:
-    """Put the next pointer, unless ``may`` refuses it after the last one, also when others are at it."""
+def _move(folder: ObjectPath, name: str, may: Callable[[], None]) -> None:
+    """Write the next pointer unless ``may`` raises, and retry if another process takes the number."""
     for _ in range(_TRIES):
-        number, before = _latest(folder)
+        number = _latest(folder)
         if number == _LAST:
-            raise PublicationRefused(f"{_pointer(folder, number)}: nobody wrote so many pointers; remove it.")
-        may(before)
+            last = _pointer(folder, number)
+            raise Damaged(f"{last}: implausible pointer number", path=str(last), remove=True)
+        may()
         if _pointer(folder, number + 1).create(json.dumps({"release": name, "token": secrets.token_hex(8)}).encode()):
             return
-    raise PublicationRefused("too many others move the pointer at the same time; publish again.")
+    raise StoreUnavailable(f"{folder}: too many processes move the pointer at the same time")
 
 
-def _latest(folder: ObjectPath) -> tuple[int, Mapping[str, Any]]:
-    """The highest number, 0 for none, and what the last pointer says that can be read."""
-    numbers = sorted(_numbers(folder), reverse=True)
-    for number in numbers:
-        try:
-            found = json.loads(_pointer(folder, number).read_bytes())
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(found, dict):
-            return numbers[0], found
-    return max(numbers, default=0), {}
+def _current(folder: ObjectPath) -> str:
+    """Return the id that the last pointer names, or "" without a pointer. Raise PublicationRefused if it is invalid."""
+    try:
+        return pointed(*pointer(folder))
+    except FileNotFoundError:
+        return ""
 
 
-def _numbers(folder: ObjectPath) -> list[int]:
-    return [int(name) for name in (folder / "pointers").names() if _NUMBER.fullmatch(name)]
+def _latest(folder: ObjectPath) -> int:
+    """Return the highest pointer number, or 0."""
+    return max((int(name) for name in (folder / "pointers").names() if _NUMBER.fullmatch(name)), default=0)
 
 
 def _pointer(folder: ObjectPath, number: int) -> ObjectPath:

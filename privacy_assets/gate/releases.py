@@ -1,4 +1,4 @@
-"""Releases: immutable tables and one pointer a table and partition, on disk or in an object store."""
+"""Releases: immutable tables and one pointer per table and partition, on disk or in an object store."""
 
 from __future__ import annotations
 
@@ -10,15 +10,22 @@ from types import ModuleType
 
 import pandas as pd
 
-from privacy_assets.errors import ConfigError, InputError, PublicationRefused
+from privacy_assets.errors import ConfigError, Damaged, InputError, StoreUnavailable, for_readers
 from privacy_assets.gate import release_disk, release_objects
 from privacy_assets.gate.keys import TrustedKeys, key_path
-from privacy_assets.gate.release import ATTESTATION_FILE, TABLE_FILE, Release, UnfinishedRelease, hash_file, is_id
+from privacy_assets.gate.release import (
+    ATTESTATION_FILE,
+    TABLE_FILE,
+    Release,
+    hash_file,
+    is_id,
+    pointed,
+)
 from privacy_assets.gate.release_disk import POINTER
 from privacy_assets.gate.snapshot import read_hashed
-from privacy_assets.gate.statements import Place, quoted
-from privacy_assets.storage.files import reason
-from privacy_assets.storage.objects import Location, ObjectPath, location
+from privacy_assets.gate.statements import ReleaseTarget, quoted
+from privacy_assets.infra.files import reason
+from privacy_assets.infra.objects import Location, ObjectPath, location
 
 __all__ = [
     "ATTESTATION_FILE",
@@ -35,122 +42,144 @@ __all__ = [
 TRUSTED_VARIABLE = "PRIVACY_ASSETS_TRUSTED_KEYS"
 
 
-def default_trusted(root: Location, *, reading: bool = False) -> TrustedKeys:
-    """The keys that PRIVACY_ASSETS_TRUSTED_KEYS names, else those in ``trusted_keys`` beside the release folder.
+def default_trusted(root: Location, home: Location | None = None, *, reading: bool = False) -> TrustedKeys:
+    """Return the keys in PRIVACY_ASSETS_TRUSTED_KEYS, or those in ``trusted_keys`` in the home of the deployment.
 
-    Who is only ``reading`` believes those beside the releases also when they belong to the owner of the release folder:
-    whoever reads there without a key of their own believes that user already. ConfigError for an object store without
-    that variable: whoever can write a release could add a key there.
+    Args:
+        root: Release folder.
+        home: Home of the deployment. None: the folder that contains the release folder.
+        reading: Also accept keys in the home that belong to the owner of the release folder. A reader without own keys
+            trusts this user already.
+
+    Raises:
+        ConfigError: For an object store without this variable, because a user who can write releases could add a key.
     """
-    given = os.environ.get(TRUSTED_VARIABLE, "")
-    if given:
+    if given := os.environ.get(TRUSTED_VARIABLE, ""):
         return TrustedKeys((key_path(given),))
-    if isinstance(root, ObjectPath):
-        fix = f"set {TRUSTED_VARIABLE}, or give the public key, to a folder or file of this machine"
+    place = root.absolute().parent if home is None else home.absolute()
+    if isinstance(place, ObjectPath):
+        fix = f"set {TRUSTED_VARIABLE}, or pass the public key: a folder or file of this machine"
         raise ConfigError(f"{root}: keys in an object store are not trusted. Fix: {fix}.")
-    publisher = root.stat().st_uid if reading and root.exists() else None
-    return TrustedKeys((root.absolute().parent / "trusted_keys",), publisher)
+    publisher = root.stat().st_uid if reading and isinstance(root, Path) and root.exists() else None
+    return TrustedKeys((place / "trusted_keys",), publisher)
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseStore:
-    """Releases below ``root/<table>/partition=<partition>``, or ``root/<table>/_all`` without partitions."""
+    """Releases in ``root/<table>/partition=<partition>``, or ``root/<table>/_all`` without partitions."""
 
     root: Location
 
     @property
     def _kind(self) -> ModuleType:
-        """Where they lie decides how a thing is done once."""
+        """Module that implements atomic operations for this kind of storage."""
         return release_objects if isinstance(self.root, ObjectPath) else release_disk
 
-    def _folder(self, place: Place) -> Location:
-        """Where the releases of a place lie; PublicationRefused when somebody put a link there."""
-        folder = place.below(self.root)
-        if isinstance(folder, Path) and (link := release_disk.linked(folder)):
-            raise PublicationRefused(f"{link} is a link, and links in the release folder are not followed; remove it.")
-        return folder
+    def check(self) -> None:
+        """Raise ConfigError if every user may write to the release folder, and log a warning if its group may."""
+        if isinstance(self.root, Path):
+            release_disk.check(self.root)
 
     def add(
-        self, place: Place, source: Location, sha256: str, attestation: bytes, still: Callable[[], None]
+        self, place: ReleaseTarget, source: Location, sha256: str, attestation: bytes, still: Callable[[], None]
     ) -> Release:
-        """Copy ``source`` into a new release and point to it; it is hashed while it is copied, and only what was hashed
-        can be published.
+        """Copy ``source`` into a new release, and make it current.
 
-        A release with this very attestation is pointed to again instead of being copied twice, but never backwards:
-        that is for :meth:`point`. ``still`` is asked when nobody else can come between, and refuses what was overtaken.
-        PublicationRefused, and the previous release stays, when the bytes are not those of ``sha256`` or the disk does
-        not take them. A crash at any moment leaves the old pointer or the new one, and each points to a whole release.
+        The bytes are hashed while they are copied, so only verified bytes are published. An existing release with the
+        same attestation is made current again instead of being copied, but never one older than the current release:
+        this is a rollback, see :meth:`point`. After a crash, the old or the new pointer is in force, and each names a
+        complete release.
+
+        Args:
+            place: Table and partition.
+            source: Snapshot.
+            sha256: Expected hash of the snapshot.
+            attestation: Bytes of the attestation.
+            still: Called when no other process can intervene. Raises PublicationRefused if another release or rollback
+                was recorded meanwhile.
+
+        Raises:
+            Damaged: If the bytes differ. The previous release stays current.
+            StoreUnavailable: If the disk fails; the previous release stays current. If an object store fails, the
+                release may be published.
         """
         try:
-            release: Release = self._kind.add(self._folder(place), source, sha256, attestation, still)
+            release: Release = self._kind.add(place.below(self.root), source, sha256, attestation, still)
         except OSError as error:
             if isinstance(self.root, ObjectPath):
-                text = f"the release was not finished ({reason(error)}), and may be out; materialise published again."
-                raise UnfinishedRelease(text) from None
-            raise PublicationRefused(f"the release could not be written ({reason(error)}); nothing changed.") from None
+                text = f"the release was not finished ({reason(error)}), and may be published"
+                raise StoreUnavailable.of(text, error, outcome_known=False) from None
+            text = f"the release could not be written ({reason(error)}); nothing changed"
+            raise StoreUnavailable.of(text, error) from None
         return release
 
-    def point(self, place: Place, release: Release, still: Callable[[], None]) -> None:
-        """Make ``release`` the current one, forwards or back; ``still`` as in :meth:`add`."""
+    def point(self, place: ReleaseTarget, release: Release, still: Callable[[], None]) -> None:
+        """Make ``release`` current, forwards or back. For ``still`` see :meth:`add`."""
         try:
-            self._kind.point(self._folder(place), release, still)
+            self._kind.point(place.below(self.root), release, still)
         except OSError as error:
-            kind = UnfinishedRelease if isinstance(self.root, ObjectPath) else PublicationRefused
-            raise kind(f"the pointer could not be written ({reason(error)}).") from None
+            text, known = f"the pointer could not be written ({reason(error)})", isinstance(self.root, Path)
+            raise StoreUnavailable.of(text, error, outcome_known=known) from None
 
-    def current(self, place: Place) -> Release:
-        """The release the pointer names; InputError when nothing was published."""
-        folder = self._folder(place)
+    def current(self, place: ReleaseTarget) -> Release:
+        """Return the release that the pointer names, or raise InputError if there is none."""
+        folder = place.below(self.root)
         try:
-            name = str(self._kind.pointer(folder)["release"])
-        except ConfigError:
-            raise
+            name = pointed(*self._kind.pointer(folder))
         except FileNotFoundError:
-            raise InputError(f"nothing was published in {self.root}", where=str(place)) from None
+            raise InputError(f"there is no release in {self.root}", where=str(place)) from None
         except OSError as error:
-            raise PublicationRefused(f"the pointer cannot be read ({reason(error)}).") from None
-        except (ValueError, KeyError, TypeError, RecursionError):
-            raise PublicationRefused(f"the pointer in {folder} cannot be read; roll back to a release.") from None
-        if not is_id(name):
-            raise PublicationRefused(f"the pointer in {folder} names no release; roll back to one.")
-        found = folder.joinpath("releases", name)
-        if isinstance(found, Path) and found.is_symlink():
-            raise PublicationRefused(f"{found} is a link, and links in the release folder are not followed; remove it.")
-        return Release(name, found)
+            raise StoreUnavailable.of(f"the pointer cannot be read ({reason(error)})", error, folder) from None
+        return Release(name, folder.joinpath("releases", name))
 
-    def history(self, place: Place) -> list[Release]:
-        """All releases of one place, oldest first."""
-        folder = self._folder(place)
-        return [Release(name, folder.joinpath("releases", name)) for name in self._kind.ids(folder)]
+    def history(self, place: ReleaseTarget) -> list[Release]:
+        """Return all releases of one table and partition, oldest first."""
+        folder = place.below(self.root)
+        return [Release(name, folder.joinpath("releases", name)) for name in self._kind.ids(folder) if is_id(name)]
 
-    def places(self, table: str = "") -> Iterator[Place]:
-        """Every table and partition that has a release, in order; of one ``table`` when it is named."""
+    def places(self, table: str = "") -> Iterator[ReleaseTarget]:
+        """Return each table and partition with a release, in order, or only those of ``table``."""
         found = self._kind.parts(self.root, quoted(table) if table else "")
-        yield from (Place.of_parts(*parts) for parts in sorted(found))
+        yield from (ReleaseTarget.of_parts(*parts) for parts in sorted(found))
 
 
 def read_published(
     root: str | Location, table: str, partition: str | None = None, *, trusted_keys: str | Path | None = None
 ) -> pd.DataFrame:
-    """Read the current release of ``table`` below ``root``, a folder or a URL such as s3://bucket/releases.
+    """Read the current release of a table, after verifying its attestation and bytes.
 
-    Its attestation must be signed by a trusted key, be about this table and partition and name these very bytes:
-    PublicationRefused otherwise. ``trusted_keys`` is a folder of public keys (PEM) or one key; default:
-    PRIVACY_ASSETS_TRUSTED_KEYS, else ``trusted_keys`` beside ``root``. InputError when nothing was published,
-    ConfigError when there is no trusted key.
+    Args:
+        root: Release folder, or a URL such as s3://bucket/releases.
+        table: Name of the table.
+        partition: Key of the partition. None: the table has no partitions.
+        trusted_keys: Folder of public keys (PEM), or one key file. Default: PRIVACY_ASSETS_TRUSTED_KEYS, or
+            ``trusted_keys`` next to ``root``.
+
+    Returns:
+        The synthetic rows, in the dtypes of the private table.
+
+    Raises:
+        InputError: If no release exists.
+        PublicationRefused: If the attestation is not signed by a trusted key, belongs to another table or partition, or
+            names other bytes.
+        ConfigError: If there is no trusted key.
     """
-    root, place = location(root), Place(table, partition)
+    root, place = location(root), ReleaseTarget(table, partition)
     trusted = default_trusted(root, reading=True) if trusted_keys is None else TrustedKeys((key_path(trusted_keys),))
-    release = ReleaseStore(root).current(place)
-    stated = release.opened(place, trusted)
-    return read_hashed(release.table, stated.sha256, stated.dtypes)
+    with for_readers():
+        release = ReleaseStore(root).current(place)
+        stated = release.opened(place, trusted)
+        return read_hashed(release.table, stated.sha256, stated.dtypes, stated.rows, release.root)
 
 
-def check_bytes(path: Location, sha256: str) -> None:
-    """PublicationRefused unless the file ``path`` has the bytes that the hash names."""
+def check_bytes(path: Location, sha256: str, below: Location | None = None) -> None:
+    """Raise Damaged unless the file has this SHA-256. For ``below`` see :func:`.open_regular`."""
     try:
-        found = hash_file(path)
+        found = hash_file(path, below)
     except OSError as error:
-        raise PublicationRefused(f"{path} cannot be read ({error.strerror}).") from None
+        text = f"{path} cannot be read ({error.strerror})"
+        raise StoreUnavailable(text, path=str(path), errno=error.errno) from None
     if found != sha256:
-        raise PublicationRefused(f"{path} does not hold the bytes that were judged.")
+        raise Damaged(
+            f"{path} does not contain the bytes that were evaluated", path=str(path), expected=sha256, found=found
+        )

@@ -1,4 +1,4 @@
-"""Snapshots: the one file of a synthetic table that is scored, judged and published."""
+"""Snapshots: the single file of a synthetic table that is measured, evaluated and published."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from privacy_assets.errors import PublicationRefused
-from privacy_assets.gate.statements import Place, Statement
-from privacy_assets.stats.estimates import plain
-from privacy_assets.storage.files import put_atomic, read_regular
-from privacy_assets.storage.objects import Location
+from privacy_assets.errors import Damaged, StoreUnavailable
+from privacy_assets.gate.statements import ReleaseTarget, Statement
+from privacy_assets.infra.files import put_atomic, read_hashed_bytes
+from privacy_assets.infra.objects import Location
+from privacy_assets.stats.estimates import to_jsonable
 from privacy_assets.tables.fingerprints import keyed_order
 
 _WHOLE = ("Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64")
-_WRITER: Mapping[str, Any] = {  # what a writer would choose for itself, or write beside the values
+_WRITER: Mapping[str, Any] = {  # fixes options that writers choose themselves, and omits metadata
     "compression": "zstd",
     "compression_level": 1,
     "version": "2.6",
@@ -28,6 +28,7 @@ _WRITER: Mapping[str, Any] = {  # what a writer would choose for itself, or writ
     "row_group_size": 1 << 20,
     "store_schema": False,
 }
+_LARGEST_RATIO = 1000  # uncompressed to compressed bytes; files of the gate have far lower ratios
 _NULLABLE: Mapping[pa.DataType, Any] = {
     pa.bool_(): pd.BooleanDtype(),
     **{pa.type_for_alias(name.lower()): pd.api.types.pandas_dtype(name) for name in _WHOLE},
@@ -36,18 +37,25 @@ _NULLABLE: Mapping[pa.DataType, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A Parquet file known by the SHA-256 of its bytes, and where it comes from.
+    """Parquet file of a synthetic table, identified by its hash, with the origin of its rows.
 
-    ``train`` is the keyed fingerprint of the rows it was made from, ``content`` the keyed fingerprint of its own
-    rows whatever their order and file format: by it a failed verdict is remembered. ``dtypes`` are those of pandas by
-    column, which the file does not tell. ``filter`` says what left rows of it out, None for nothing: the settings of
-    the "filters" by name, the keyed fingerprints by role of the real rows that they read, "inputs", how many rows were
-    "drawn" and "dropped", "dropped_by" each, and statistics of what was drawn, "before" they went. ``generator`` is
-    what made it, "name" and "settings", and what protects its training rows: "overfitting" and "privacy"; None for a
-    table of the user's own.
+    Attributes:
+        place: Table and partition.
+        path: Path of the file.
+        sha256: SHA-256 of its bytes.
+        rows: Number of rows.
+        train: Keyed fingerprint of the training rows.
+        content: Keyed fingerprint of the synthetic rows, independent of row order and file format. Failures are
+            recorded under it.
+        dtypes: pandas dtypes by column, which the file does not contain.
+        filter: None without filters. Otherwise: "filters" (settings by name), "inputs" (keyed fingerprints of the real
+            tables, by role), "drawn" and "dropped" (numbers of rows), "dropped_by" (by filter) and "before" (results on
+            the unfiltered rows).
+        generator: "name" and "settings" of the generator, and the protections of its training rows: "overfitting" and
+            "privacy". None for an external table.
     """
 
-    place: Place
+    place: ReleaseTarget
     path: Location
     sha256: str
     rows: int
@@ -58,22 +66,24 @@ class Snapshot:
     generator: Mapping[str, Any] | None = None
 
     def statement(self) -> Statement:
-        """What the step that made the table signs; the path is left out: the gate knows where its files lie."""
-        how = {"filter": plain(self.filter), "generator": plain(self.generator)}
+        """Return the statement to sign. It omits the path, which the gate derives itself."""
+        how = {"filter": to_jsonable(self.filter), "generator": to_jsonable(self.generator)}
         body = {"rows": self.rows, "train": self.train, "content": self.content, "dtypes": dict(self.dtypes), **how}
         return Statement("snapshot", self.place, self.sha256, body)
 
     @classmethod
     def of(cls, statement: Statement, folder: Location) -> Snapshot:
-        """Inverse of :meth:`statement`, for a file in ``folder``."""
+        """Create the snapshot of a statement, for a file in ``folder``."""
         return cls(statement.place, folder / f"{statement.sha256}.parquet", statement.sha256, **statement.body)
 
 
 def write_snapshot(frame: pd.DataFrame, folder: Location, key: bytes) -> tuple[Location, str]:
-    """Write ``frame`` (published dtypes) to ``folder/<sha256>.parquet``, its rows ordered by ``key``.
+    """Write ``frame`` (published dtypes) to ``folder/<sha256>.parquet``, in a row order derived from ``key``.
 
-    The same rows give the same file, whatever their order and whatever their frame says beside them: names and values
-    are all that stands in it.
+    The file contains only names and values, so the same rows give the same file, independent of row order and metadata.
+
+    Returns:
+        Path and SHA-256 of the file.
     """
     data = _bare_bytes(frame.take(keyed_order(frame, key)))
     digest = hashlib.sha256(data).hexdigest()
@@ -81,7 +91,7 @@ def write_snapshot(frame: pd.DataFrame, folder: Location, key: bytes) -> tuple[L
 
 
 def _bare_bytes(frame: pd.DataFrame) -> memoryview:
-    """Bytes of a Parquet file without metadata, and of dictionaries only with the values that stand in rows."""
+    """Return the bytes of a Parquet file without metadata. Unused categories of dictionary columns are omitted."""
     table = pa.Table.from_pandas(frame, preserve_index=False)
     plain = {name: _decoded(column) for name, column in zip(frame.columns, table.columns, strict=True)}
     buffer = io.BytesIO()
@@ -94,24 +104,68 @@ def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def read_snapshot(snapshot: Snapshot) -> pd.DataFrame:
-    """Read a snapshot back; PublicationRefused unless its file has the bytes that the hash names."""
-    return read_hashed(snapshot.path, snapshot.sha256, snapshot.dtypes)
+    """Read a snapshot, or raise Damaged if its bytes differ from the hash."""
+    return read_hashed(snapshot.path, snapshot.sha256, snapshot.dtypes, snapshot.rows, redo=("sample",))
 
 
-def read_hashed(path: Location, sha256: str, dtypes: Mapping[str, str] | None = None) -> pd.DataFrame:
-    """The table in ``path``, parsed from the very bytes that were hashed; PublicationRefused when they differ.
+def read_hashed(
+    path: Location,
+    sha256: str,
+    dtypes: Mapping[str, str] | None = None,
+    rows: int | None = None,
+    below: Location | None = None,
+    redo: tuple[str, ...] = (),
+) -> pd.DataFrame:
+    """Read a Parquet table after verifying its hash.
 
-    ``dtypes`` are those of its columns; one that is not named has the dtype, nullable of whole numbers and booleans,
-    that its values have in the file.
+    The file is hashed in constant memory, and is not decompressed if it declares an implausible size.
+
+    Args:
+        path: Path of the file.
+        sha256: Expected hash of its bytes.
+        dtypes: Dtypes of its columns. Default: those of the values in the file, nullable for integers and booleans.
+        rows: Expected number of rows. None: any.
+        below: See :func:`.open_regular`.
+        redo: Verbs of the steps that write the file again.
+
+    Raises:
+        StoreUnavailable: If the file cannot be read.
+        Damaged: If it differs.
     """
     try:
-        data = read_regular(path)
+        data = read_hashed_bytes(path, sha256, below=below)
     except OSError as error:
-        raise PublicationRefused(f"{path.name} cannot be read ({error.strerror}); materialise it again.") from None
-    if hashlib.sha256(data).hexdigest() != sha256:
-        raise PublicationRefused(f"{path.name} changed after it was written; materialise it again.")
-    frame: pd.DataFrame = pq.ParquetFile(io.BytesIO(data)).read().to_pandas(types_mapper=_NULLABLE.get)
+        text, where = f"{path.name} cannot be read ({error.strerror})", str(path)
+        raise StoreUnavailable(text, path=where, errno=error.errno, redo=redo) from None
+    if data is None:
+        raise Damaged(f"{path.name} changed after it was written", path=str(path), redo=redo)
+    frame: pd.DataFrame = open_parquet(data, path.name, rows).read().to_pandas(types_mapper=_NULLABLE.get)
     return pd.DataFrame({name: _in_dtype(frame[name], (dtypes or {}).get(name)) for name in frame.columns})
+
+
+def open_parquet(data: bytes, name: str, rows: int | None = None) -> pq.ParquetFile:
+    """Open a Parquet file without decompressing it, if its declared sizes are plausible.
+
+    Args:
+        data: Bytes of the file.
+        name: Name of the file, for messages.
+        rows: Expected number of rows. None: any.
+
+    Raises:
+        Damaged: If it is not a Parquet file, or declares another number of rows or an implausible size.
+    """
+    try:
+        file = pq.ParquetFile(io.BytesIO(data))
+    except (pa.ArrowException, OSError):
+        raise Damaged(f"{name} is not a Parquet file", path=name) from None
+    groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+    declared = sum(group.num_rows for group in groups)
+    if rows not in (None, declared) or file.metadata.num_rows != declared:
+        raise Damaged(f"{name} declares {declared} rows, expected {rows}", path=name, expected=rows, found=declared)
+    columns = [group.column(number) for group in groups for number in range(group.num_columns)]
+    if sum(column.total_uncompressed_size for column in columns) > _LARGEST_RATIO * len(data):
+        raise Damaged(f"{name} declares more than {_LARGEST_RATIO} times its size, uncompressed", path=name)
+    return file
 
 
 def _in_dtype(series: pd.Series, dtype: str | None) -> pd.Series:

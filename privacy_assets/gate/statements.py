@@ -1,7 +1,7 @@
 """Signed statements: in-toto Statements in DSSE envelopes, about the bytes of one synthetic table.
 
-What a step of the pipeline hands to the gate travels as :class:`Sealed` bytes; nothing of it is used before
-:func:`unseal` has found the signature of a trusted key on it.
+Pipeline steps pass statements to the gate as :class:`SignedRecord` bytes. They are used only after :func:`unseal` has
+verified the signature of a trusted key.
 """
 
 from __future__ import annotations
@@ -10,41 +10,52 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 from urllib.parse import quote, unquote
 
-from privacy_assets.errors import PublicationRefused
+from privacy_assets.errors import NotTrusted, OutOfDate, StoreUnavailable
 from privacy_assets.gate.keys import SigningKey, TrustedKeys
-from privacy_assets.storage.objects import Location, ObjectPath
+from privacy_assets.infra.files import contents, reason
+from privacy_assets.infra.objects import Location, ObjectPath
 
-Kind = Literal["split", "snapshot", "encoded", "result", "failure", "attestation"]
-KINDS: tuple[Kind, ...] = ("split", "snapshot", "encoded", "result", "failure", "attestation")
+if TYPE_CHECKING:
+    from securesystemslib.signer import SSlibKey
+
+RecordKind = Literal["split", "snapshot", "encoded", "result", "failure", "attestation", "lock", "verdict"]
+KINDS: tuple[RecordKind, ...] = get_args(RecordKind)
 STATEMENT = "https://in-toto.io/Statement/v1"
 Root = TypeVar("Root", Path, ObjectPath, Location)
 PAYLOAD = "application/vnd.in-toto+json"
-_AGAIN = "materialise it again"
+_MADE_BY: Mapping[str, str] = {
+    "split": "split", "snapshot": "sample", "encoded": "prepare", "result": "score", "attestation": "attest",
+}  # fmt: skip
 
 
 def quoted(name: str) -> str:
-    """``name`` as one harmless part of a path."""
+    """Escape ``name`` as a single path component."""
     return quote(name, safe="-_= ").replace(".", "%2E")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """One table, and one partition of it when it has any: what a statement speaks about, and where a release lies."""
+class ReleaseTarget:
+    """A table, or one partition of it.
+
+    Attributes:
+        table: Name of the table.
+        partition: Key of the partition. None: the table as a whole.
+    """
 
     table: str
     partition: str | None = None
 
     def below(self, root: Root) -> Root:
-        """``root/<table>/partition=<partition>``, or ``root/<table>/_all``; no name can leave the root."""
+        """Return ``root/<table>/partition=<partition>`` or ``root/<table>/_all``, which is always within ``root``."""
         parts = (self.table, "_all" if self.partition is None else f"partition={self.partition}")
         return root.joinpath(*[quoted(part) for part in parts])
 
     @classmethod
-    def of_parts(cls, table: str, part: str) -> Place:
-        """Inverse of :meth:`below`, from the names of the two folders."""
+    def of_parts(cls, table: str, part: str) -> ReleaseTarget:
+        """Return the table and partition of the two folder names that :meth:`below` creates."""
         partition = unquote(part)
         return cls(unquote(table), None if partition == "_all" else partition.removeprefix("partition="))
 
@@ -53,26 +64,54 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Sealed:
-    """An envelope as bytes, empty for none: not to be believed before it was unsealed."""
+class SignedRecord:
+    """Unverified bytes of a signed envelope. Empty: no envelope."""
 
-    kind: Kind
+    kind: RecordKind
     data: bytes
 
 
 @dataclass(frozen=True)
 class Statement:
-    """What a step states about the file with this SHA-256; ``keyid`` is the trusted key that signed it."""
+    """Statement about a file.
 
-    kind: Kind
-    place: Place
+    Attributes:
+        kind: Kind of the record.
+        place: Table and partition.
+        sha256: SHA-256 of the file. In some kinds a keyed fingerprint or a digest of the body.
+        body: Content, JSON serializable.
+        keyid: Trusted key that signed it. Empty if not verified.
+    """
+
+    kind: RecordKind
+    place: ReleaseTarget
     sha256: str
     body: Mapping[str, Any]
     keyid: str = ""
 
 
-def seal(statement: Statement, key: SigningKey) -> Sealed:
-    """Sign a statement; ConfigError when the signing key is not what it should be."""
+def records(folder: Location, what: str, only: str | None = None) -> dict[str, bytes]:
+    """Return the bytes of every file in a folder of the gate by name, or raise StoreUnavailable.
+
+    Args:
+        folder: Folder of the gate.
+        what: What the message calls the files.
+        only: Name of the only file to read. None: all. The message does not contain it.
+    """
+    try:
+        return contents(folder, only)
+    except OSError as error:
+        why = error.strerror if only else reason(error)
+        raise StoreUnavailable.of(f"the {what} cannot be read ({why})", error, folder) from None
+
+
+def redo_of(kind: RecordKind) -> tuple[str, ...]:
+    """Return the verb of the step that makes records of ``kind``. Empty: no step makes them again."""
+    return (_MADE_BY[kind],) if kind in _MADE_BY else ()
+
+
+def seal(statement: Statement, key: SigningKey) -> SignedRecord:
+    """Sign a statement, or raise ConfigError if the signing key is not usable."""
     from securesystemslib.dsse import Envelope
 
     content = {
@@ -83,55 +122,63 @@ def seal(statement: Statement, key: SigningKey) -> Sealed:
     }
     envelope = Envelope(_canonical(content), PAYLOAD, {})
     envelope.sign(key.signer)
-    return Sealed(statement.kind, _canonical(envelope.to_dict()))
+    return SignedRecord(statement.kind, _canonical(envelope.to_dict()))
 
 
-def unseal(sealed: Sealed, trusted: TrustedKeys) -> Statement:
-    """The statement inside, if exactly one trusted key signed exactly these bytes; PublicationRefused otherwise.
+def unseal(sealed: SignedRecord, trusted: TrustedKeys | Mapping[str, SSlibKey]) -> Statement:
+    """Return the statement in a signed envelope.
 
-    The envelope must be byte-equal to its own canonical form, so that there is one spelling of each: JSON white space,
-    key order, repeated keys and the spare bits of base64 are not free.
+    The envelope must equal its canonical form byte by byte: white space, key order, repeated keys and spare base64 bits
+    cannot vary.
+
+    Args:
+        sealed: Signed envelope.
+        trusted: Trusted keys, or a mapping of key ids to keys.
+
+    Raises:
+        OutOfDate: If the envelope is empty.
+        NotTrusted: If it is not canonical, has another kind, or does not have exactly one signature, by a trusted key.
     """
     from securesystemslib.dsse import Envelope
     from securesystemslib.exceptions import FormatError, VerificationError
 
-    keys = trusted.by_id
+    keys, redo = trusted if isinstance(trusted, Mapping) else trusted.by_id, redo_of(sealed.kind)
     if not sealed.data:
-        raise PublicationRefused(f"there is no {sealed.kind} yet; materialise it first.")
+        raise OutOfDate(f"there is no {sealed.kind} yet", redo=redo)
     try:
         envelope = Envelope.from_dict(json.loads(sealed.data))
         spelled = _canonical(envelope.to_dict())
-        # Fields that the library does not know it keeps, and nobody signed them.
+        # The library keeps unknown fields of signatures, which are not signed.
         unsigned = [one for one in envelope.signatures.values() if one.unrecognized_fields]
         if spelled != sealed.data or envelope.payload_type != PAYLOAD or len(envelope.signatures) != 1 or unsigned:
-            raise PublicationRefused(f"the {sealed.kind} is not in the form that this version signs; {_AGAIN}.")
+            raise NotTrusted(f"the {sealed.kind} is not in the form that this version signs", redo=redo)
         (keyid,) = envelope.signatures
         if keyid not in keys:
-            raise PublicationRefused(
-                f"the {sealed.kind} was signed by key {keyid[:12]}, which is not trusted; {_AGAIN}."
-            )
+            text = f"the {sealed.kind} was signed by key {keyid[:12]}, which is not trusted"
+            raise NotTrusted(text, found=keyid, redo=redo)
         envelope.verify([keys[keyid]], 1)
         return _statement(json.loads(envelope.payload), sealed.kind, keyid)
     except VerificationError:
-        text = f"the signature of the {sealed.kind} is not right: it was changed after it was signed; {_AGAIN}."
-        raise PublicationRefused(text) from None
+        text = f"the signature of the {sealed.kind} is not valid: it was changed after it was signed"
+        raise NotTrusted(text, found=keyid, redo=redo) from None
     except (ValueError, KeyError, TypeError, AttributeError, FormatError, RecursionError):
-        raise PublicationRefused(f"the {sealed.kind} cannot be read as a signed statement; {_AGAIN}.") from None
+        raise NotTrusted(f"the {sealed.kind} cannot be read as a signed statement", redo=redo) from None
 
 
-def _statement(content: Mapping[str, Any], kind: Kind, keyid: str) -> Statement:
+def _statement(content: Mapping[str, Any], kind: RecordKind, keyid: str) -> Statement:
     (subject,) = content["subject"]
     if content["_type"] != STATEMENT or content["predicateType"] != _predicate_type(kind):
-        raise PublicationRefused(f"a signed statement of another kind or version stands for the {kind}; {_AGAIN}.")
+        text = f"expected a signed {kind} of this version, got a statement of another kind or version"
+        raise NotTrusted(text, expected=_predicate_type(kind), found=content["predicateType"], redo=redo_of(kind))
     body = dict(content["predicate"])
-    place = Place(body.pop("table"), body.pop("partition"))
+    place = ReleaseTarget(body.pop("table"), body.pop("partition"))
     return Statement(kind, place, subject["digest"]["sha256"], body, keyid)
 
 
-def _predicate_type(kind: Kind) -> str:
+def _predicate_type(kind: RecordKind) -> str:
     return f"urn:privacy-assets:{kind}:1"
 
 
 def _canonical(content: Any) -> bytes:
-    """The one spelling of a JSON value: sorted keys, no white space, no NaN."""
+    """Return the canonical JSON bytes of a value: sorted keys, no white space, no NaN."""
     return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()

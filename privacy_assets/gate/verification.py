@@ -1,31 +1,37 @@
-"""Verification by whoever holds a public key: was this exact file released, and is every release still whole?"""
+"""Verification of files and releases with a public key."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from privacy_assets.errors import InputError, PublicationRefused
+from privacy_assets.errors import InputError, PublicationRefused, for_readers, with_advice
 from privacy_assets.gate.attestation import Attestation
 from privacy_assets.gate.keys import TrustedKeys
+from privacy_assets.gate.release import LARGEST_ATTESTATION
 from privacy_assets.gate.releases import ATTESTATION_FILE, Release, ReleaseStore, check_bytes, hash_file
-from privacy_assets.gate.statements import Place, Sealed, unseal
-from privacy_assets.stats.limits import Limit, LimitOutcome, tally
-from privacy_assets.stats.results import MetricResult
-from privacy_assets.storage.files import open_regular
-from privacy_assets.storage.objects import Location
-
-LARGEST = 64 << 20  # bytes of an attestation that are read: whatever stands in its place, memory stays bounded
+from privacy_assets.gate.statements import ReleaseTarget, SignedRecord, unseal
+from privacy_assets.infra.files import read_regular
+from privacy_assets.infra.objects import Location
+from privacy_assets.metrics.registry import table_settings
+from privacy_assets.policy import LimitOutcome, Verdict, tally
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verification:
-    """What a trusted attestation says about one file; ``refusal`` says why it does not pass, empty when it does.
+    """Result of verifying one file.
 
-    ``stated`` is there only when a trusted key signed it and it names these very bytes, ``outcomes`` its limits.
-    ``release`` is where it lies in the release folder, when it does, and ``current`` whether readers get that one.
+    Attributes:
+        file: Verified file.
+        sha256: SHA-256 of its bytes.
+        refusal: Why the file does not pass. Empty if it passes.
+        source: Path of the attestation. None if there is none.
+        stated: Attestation, if a trusted key signed it and it names these bytes.
+        outcomes: Its limits, without measured numbers.
+        declared: Declarations of the table's owner, see :func:`declared_of`.
+        release: Release with this attestation in the release folder, if any.
+        current: Whether this release is current.
     """
 
     file: Location
@@ -34,51 +40,37 @@ class Verification:
     source: Location | None = None
     stated: Attestation | None = None
     outcomes: tuple[LimitOutcome, ...] = ()
+    declared: Mapping[str, Any] = field(default_factory=dict)
     release: Release | None = None
     current: bool = False
 
     @property
     def passed(self) -> bool:
-        """True when a trusted attestation with the verdict "pass" names these exact bytes."""
+        """True if a trusted attestation with verdict "pass" names these bytes."""
         return not self.refusal
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain mapping that ``json.dumps(..., allow_nan=False)`` accepts; None for what is not known."""
-        stated = self.stated
-        return {
-            "passed": self.passed,
-            "released": self.passed and self.release is not None,
-            "reason": self.refusal,
-            "file": str(self.file),
-            "sha256": self.sha256,
-            "attestation": str(self.source) if self.source else None,
-            "verdict": stated.verdict if stated else None,
-            "table": stated.place.table if stated else None,
-            "partition": stated.place.partition if stated else None,
-            "rows": stated.rows if stated else None,
-            "made_at": stated.made_at if stated else None,
-            "release": self.release.id if self.release else None,
-            "current": self.current if self.release else None,
-            "signed_by": stated.keyid if stated else None,
-            "policy": {"name": stated.policy["name"], "digest": stated.policy_digest} if stated else None,
-            "generated": dict(stated.setup.get("generated", {})) if stated else None,
-            "engine_version": stated.engine_version if stated else None,
-            "limits": [_limit_json(outcome) for outcome in self.outcomes],
-        }
 
 
 def verify_file(
     file: Location, trusted: TrustedKeys, releases: Location, attestation: Location | None = None
 ) -> Verification:
-    """Tell whether the bytes of ``file`` were released.
+    """Verify whether the bytes of ``file`` were released.
 
-    The attestation is ``attestation``, else ``attestation.json`` beside the file, else that of a release of these bytes
-    below ``releases``. The file is read once, in constant memory. InputError for a file that cannot be read,
-    ConfigError without a trusted key.
+    The file is read once, in constant memory.
+
+    Args:
+        file: File to verify.
+        trusted: Trusted keys.
+        releases: Release folder.
+        attestation: Path of the attestation. None: ``attestation.json`` next to the file, or those of releases with
+            these bytes.
+
+    Raises:
+        InputError: If a file cannot be read.
+        ConfigError: If there is no trusted key.
     """
-    _ = trusted.by_id  # before a large file is read
+    _ = trusted.by_id  # fails early, before a large file is read
     try:
-        sha256 = hash_file(file)
+        sha256 = hash_file(file, releases)
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror})", where=str(file), fix="give the file itself") from None
     store = ReleaseStore(releases)
@@ -87,8 +79,9 @@ def verify_file(
     sources = [given] if given else _released_as(store, sha256)
     if not sources:
         text = (
-            f"there is no {ATTESTATION_FILE} beside it, and no release of these bytes in {releases}. Either it changed"
-            " after it was released, or it never was; give the attestation that came with it by --attestation."
+            f"there is no {ATTESTATION_FILE} next to it, and no release of these bytes in {releases}. The file"
+            " was changed after its release, or never released. Fix: pass the attestation that came with it"
+            " with --attestation."
         )
         return Verification(file=file, sha256=sha256, refusal=text)
     found = [_verified(file, sha256, source, trusted, store) for source in sources]
@@ -96,70 +89,57 @@ def verify_file(
 
 
 def _verified(file: Location, sha256: str, source: Location, trusted: TrustedKeys, store: ReleaseStore) -> Verification:
-    """Hold the file against one attestation."""
+    """Verify the file with one attestation."""
     try:
-        with open_regular(source) as stream:
-            data = stream.read(LARGEST)
+        data = read_regular(source, below=store.root, most=LARGEST_ATTESTATION)
     except OSError as error:
         raise InputError(
             f"the attestation cannot be read ({error.strerror})", where=str(source), fix="check the path"
         ) from None
     try:
-        stated = Attestation.of(unseal(Sealed("attestation", data), trusted))
-        outcomes = outcomes_of(stated)
+        with for_readers():
+            stated = Attestation.of(unseal(SignedRecord("attestation", data), trusted))
+            verdict, declared = stated.policy_verdict(), declared_of(stated)
     except PublicationRefused as error:
-        # What to do differs from the gate's: who verifies a file cannot materialise it again.
-        text = f"{str(error).partition(';')[0]} ({source}). Ask the publisher for it, and for the public key."
-        return Verification(file=file, sha256=sha256, refusal=text, source=source)
+        return Verification(file=file, sha256=sha256, refusal=f"{source}: {with_advice(error)}", source=source)
     if stated.sha256 != sha256:
         text = (
-            f"its bytes are not those of the attestation of {stated.place} ({source}): it changed after it was"
-            " released, or is another file."
+            f"its bytes differ from those in the attestation of {stated.place} ({source}). It was changed after"
+            " its release, or is another file."
         )
         return Verification(file=file, sha256=sha256, refusal=text, source=source)
     release, current = _where(store, stated, data)
     return Verification(
-        file=file, sha256=sha256, refusal=_refusal(stated, outcomes), source=source,
-        stated=stated, outcomes=outcomes, release=release, current=current,
+        file=file, sha256=sha256, refusal=_refusal(stated, verdict), source=source,
+        stated=stated, outcomes=verdict.outcomes, declared=declared, release=release, current=current,
     )  # fmt: skip
 
 
-def outcomes_of(stated: Attestation) -> tuple[LimitOutcome, ...]:
-    """The limits of an attestation with what was measured, as they were signed: nothing is judged again.
+def declared_of(stated: Attestation) -> dict[str, Any]:
+    """Return the declarations of the table's owner: seed, subject and columns.
 
-    PublicationRefused when another version of privacy-assets wrote them in another form.
+    Raises:
+        OutOfDate: If another version of privacy-assets wrote the settings in another form.
     """
+    setup = stated.setup
     try:
-        results = {name: MetricResult.from_json(result) for name, result in stated.results.items()}
-        limits = stated.policy_then().limits
-        return tuple(_outcome(*pair, results) for pair in zip(limits, stated.limits, strict=True))
-    except (KeyError, TypeError, ValueError):
-        text = f"the attestation is of another version of privacy-assets (engine {stated.engine_version})"
-        raise PublicationRefused(text) from None
+        columns = {name: dict(setup.get(name, {})) for name in ("kinds", "new_values", "allowed_values")}
+        columns["allowed_values"] = {name: dict(one) for name, one in columns["allowed_values"].items()}
+        own = {"dropped": list(setup.get("drop", ())), "table_settings": table_settings(setup.get("metrics", {}))}
+        return {"seed": setup["seed"], "subject": setup.get("subject"), **own, **columns}
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise stated.unreadable() from None
 
 
-def _outcome(limit: Limit, found: Any, results: dict[str, MetricResult]) -> LimitOutcome:
-    estimates = results[limit.metric].estimates if limit.metric in results else ()
-    estimate = next((one for one in estimates if f"{limit.metric}.{one.name}" == limit.statistic), None)
-    measured = math.nan if found["measured"] is None else float(found["measured"])
-    return LimitOutcome(limit, found["status"], measured, str(found["reason"]), estimate)
-
-
-def _refusal(stated: Attestation, outcomes: Sequence[LimitOutcome]) -> str:
-    broken = [outcome for outcome in outcomes if not outcome.passed]
-    if stated.verdict == "pass" and not broken:
+def _refusal(stated: Attestation, verdict: Verdict) -> str:
+    if stated.verdict == "pass" and not verdict.broken:
         return ""
-    reasons = [tally(outcomes)] if broken else list(stated.remembered)
+    reasons = [tally(verdict.outcomes)] if verdict.broken else [f"failed before: {x}" for x in stated.remembered]
     return f"the verdict on these bytes is {stated.verdict!r}: {'; '.join(reasons)}."
 
 
-def _limit_json(outcome: LimitOutcome) -> dict[str, Any]:
-    estimate = outcome.estimate.to_json() if outcome.estimate else {}
-    return {**outcome.to_json(), **{name: estimate.get(name) for name in ("value", "low", "high", "confidence")}}
-
-
 def _released_as(store: ReleaseStore, sha256: str) -> list[Location]:
-    """Attestations of the releases whose id names this hash, the current ones first, then the newest."""
+    """Return the attestations of releases whose id contains this hash, current ones first, then newest first."""
     found = [
         (current_id(store, place)[0] == release.id, release.id, release.attestation)
         for place in store.places()
@@ -170,7 +150,7 @@ def _released_as(store: ReleaseStore, sha256: str) -> list[Location]:
 
 
 def _where(store: ReleaseStore, stated: Attestation, attestation: bytes) -> tuple[Release | None, bool]:
-    """The release with this very attestation, and whether it is the current one."""
+    """Return the release with this attestation, and whether it is current."""
     for release in store.history(stated.place):
         if release.is_of(stated.sha256, attestation):
             return release, current_id(store, stated.place)[0] == release.id
@@ -179,53 +159,45 @@ def _where(store: ReleaseStore, stated: Attestation, attestation: bytes) -> tupl
 
 @dataclass(frozen=True)
 class ReleaseState:
-    """One release of the history: ``damage`` says what is wrong with it, empty when it is whole."""
+    """State of one release.
 
-    place: Place
+    Attributes:
+        place: Table and partition.
+        release: The release.
+        current: Whether it is current.
+        stated: Attestation, if it is valid.
+        damage: Description of the damage. Empty if the release is intact.
+    """
+
+    place: ReleaseTarget
     release: Release
     current: bool
     stated: Attestation | None
     damage: str
 
-    def to_json(self) -> dict[str, Any]:
-        """A plain mapping; what the attestation says is None when no trusted key signed it."""
-        stated = self.stated
-        return {
-            "id": self.release.id,
-            "published_at": self.release.published_at,
-            "current": self.current,
-            "state": "damaged" if self.damage else "whole",
-            "damage": self.damage,
-            "policy": stated.policy["name"] if stated else None,
-            "policy_digest": stated.policy_digest if stated else None,
-            "signed_by": stated.keyid if stated else None,
-            "rows": stated.rows if stated else None,
-            "sha256": stated.sha256 if stated else None,
-        }
 
-
-def states_of(store: ReleaseStore, place: Place, trusted: TrustedKeys) -> list[ReleaseState]:
-    """Every release of ``place``, newest first, each verified: its signature, its place and its bytes."""
+def states_of(store: ReleaseStore, place: ReleaseTarget, trusted: TrustedKeys) -> list[ReleaseState]:
+    """Return every release of ``place``, newest first, after verifying signature, target and bytes."""
     current, states = current_id(store, place)[0], []
     for release in reversed(store.history(place)):
         stated, damage = None, ""
         try:
             stated = release.opened(place, trusted)
-            check_bytes(release.table, stated.sha256)
+            check_bytes(release.table, stated.sha256, release.root)
         except PublicationRefused as error:
-            damage = str(error).partition(";")[0].rstrip(".")
+            damage = str(error)
         states.append(ReleaseState(place, release, release.id == current, stated, damage))
     return states
 
 
-def current_id(store: ReleaseStore, place: Place) -> tuple[str | None, str]:
-    """Id of the release that the pointer of ``place`` names, else None and what is wrong with the pointer."""
+def current_id(store: ReleaseStore, place: ReleaseTarget) -> tuple[str | None, str]:
+    """Return the id of the current release and "", or None and the fault of the pointer."""
     try:
         release = store.current(place)
     except InputError:
-        return None, "nothing points to a release: readers find none; roll back to one."
+        return None, "no release is current, so readers cannot load the table. Fix: roll back to a release."
     except PublicationRefused as error:
-        return None, str(error)
+        return None, with_advice(error)
     if release not in store.history(place):
-        return None, f"the current release {release.id} is gone; bring it back, or roll back to another."
+        return None, f"the current release {release.id} is missing. Fix: restore it, or roll back to another."
     return release.id, ""

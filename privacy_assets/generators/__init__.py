@@ -1,4 +1,4 @@
-"""Generators: one protocol, one file each."""
+"""Synthetic data generators: common base class and registry."""
 
 from privacy_assets.generators.base import FittedGenerator, Generator, PrivacyBudget
 from privacy_assets.generators.registry import (

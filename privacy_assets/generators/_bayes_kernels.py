@@ -1,31 +1,31 @@
 """Compiled parts of the Bayesian networks: structure, conditionals and sampling, on codes.
 
-A network of F columns is ``order`` (F,), the columns as they are drawn, and ``parents`` (F, degree): row i holds the
-columns that column ``order[i]`` depends on, -1 for none. Its conditionals are those of :func:`learn_conditionals`.
-All in one file: compiled code is stored, and made anew when its own file changes, not when one does that it calls.
+A network of F columns is ``order`` (F,), the columns in drawing order, and ``parents`` (F, degree): row i contains the
+columns that column ``order[i]`` depends on, -1 for none. Its conditionals are defined in :func:`learn_conditionals`.
+All code is in one file, because cached code is recompiled only if its own file changes.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from privacy_assets.compute.compiling import compiled, inlined
+from privacy_assets.infra.compiling import compiled, inlined
 
 Conditional = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 Flat = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
-_SAME = 1e-9  # nats; mutual informations that differ by less are equal but for rounding
+_SAME = 1e-9  # nats; smaller differences in mutual information are rounding errors
 
 
 @compiled
 def room(n: int) -> int:
-    """Size of tables over possible keys; beyond it, sorting is cheaper than clearing."""
+    """Return the maximum size of tables over possible keys; above it, sorting is faster than clearing."""
     return max(65_536, 64 * n)
 
 
 @inlined
 def _at_least(ascending: np.ndarray, key: int) -> int:
-    """Place of the first number that is at least ``key``."""
+    """Return the position of the first number that is at least ``key``."""
     low, high = 0, len(ascending)
     while low < high:
         middle = (low + high) // 2
@@ -38,7 +38,7 @@ def _at_least(ascending: np.ndarray, key: int) -> int:
 
 @compiled
 def relabel(keys: np.ndarray, span: int, lookup: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Distinct ``keys`` (int64, 0..span - 1), ascending, and the place of each key among them (uint32).
+    """Return distinct ``keys`` (int64, 0..span - 1), ascending, and the position of each key among them (uint32).
 
     ``lookup`` (uint32) is scratch space, zero before and after.
     """
@@ -72,11 +72,11 @@ def relabel(keys: np.ndarray, span: int, lookup: np.ndarray) -> tuple[np.ndarray
 def _spread(
     first: np.ndarray, second: np.ndarray, levels: int, span: int, scaled: np.ndarray, counts: np.ndarray
 ) -> int:
-    """Sum of ``scaled[c]`` over the counts c of the pairs (first, second), numbered first * levels + second < span.
+    """Return the sum of ``scaled[c]`` over the counts c of pairs, numbered first * levels + second < span.
 
-    ``scaled[c]`` is c log c as an int64, so that the order of the rows does not matter. ``counts`` (uint32) is scratch
-    space, zero before and after. Unsigned indices are not tested for being negative; the halves of the rows
-    are counted apart because adding to one place twice in a row has to wait.
+    ``scaled[c]`` is c log c as an int64, so the order of rows does not matter. ``counts`` (uint32) is scratch space,
+    zero before and after. Unsigned indices avoid the check for negative values. Both halves of the rows are counted
+    separately, because consecutive additions to the same cell have to wait.
     """
     n, half, width = np.uint64(len(first)), np.uint64(len(first) // 2), np.uint32(levels)
     total = 0
@@ -113,7 +113,7 @@ def _spread(
 
 @compiled
 def _sets(newest: int, size: int) -> np.ndarray:
-    """All sets of ``size`` (1 to 3) of the places 0..newest that hold ``newest``, ascending: (sets, size)."""
+    """Return all sets of ``size`` (1 to 3) positions in 0..newest that contain ``newest``, ascending: (sets, size)."""
     if size == 1:
         return np.full((1, 1), newest, dtype=np.int64)
     out = np.full((newest if size == 2 else newest * (newest - 1) // 2, size), newest, dtype=np.int64)
@@ -131,7 +131,10 @@ def _sets(newest: int, size: int) -> np.ndarray:
 
 @compiled
 def keys_of(codes: np.ndarray, sizes: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, int]:
-    """One int64 key (n,) for the codes in ``columns`` (the first counts most; -1 ends them), and the number of keys."""
+    """Return an int64 key (n,) for the codes in ``columns``, and the number of keys.
+
+    The first column is the most significant; -1 ends them.
+    """
     keys = np.zeros(codes.shape[1], dtype=np.int64)
     span = 1
     for column in columns:
@@ -145,7 +148,7 @@ def keys_of(codes: np.ndarray, sizes: np.ndarray, columns: np.ndarray) -> tuple[
 
 @compiled
 def sensitivity(n: int, binary: bool) -> float:
-    """Most that the mutual information (nats) of two columns changes when one of n rows is replaced.
+    """Return the maximum change of the mutual information (nats) of two columns if one of n rows is replaced.
 
     Zhang et al. (2017), lemma 4.1; ``binary``: one of the two has at most two values.
     """
@@ -166,7 +169,10 @@ def _best(
     rate: float,
     rng: np.random.Generator,
 ) -> int:
-    """Place of the largest mutual information, or of a draw of the exponential mechanism (by Gumbel noise)."""
+    """Return the position of the largest mutual information, or draw it by the exponential mechanism.
+
+    Draws use Gumbel noise.
+    """
     best, most = 0, -np.inf
     for pair in range(len(shared)):
         score, same = shared[pair], _SAME
@@ -186,11 +192,11 @@ def _best(
 def learn_structure(
     codes: np.ndarray, sizes: np.ndarray, degree: int, root: int, rate: float, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """GreedyBayes (Zhang et al. 2017, algorithm 2): order and parents for ``codes`` uint32 (F, n), n >= 1.
+    """Learn order and parents of ``codes`` uint32 (F, n), n >= 1, by GreedyBayes (Zhang et al. 2017, algorithm 2).
 
-    From ``root`` on, each round adds the pair of a new column and min(degree, columns so far) of the columns so far
-    with the largest mutual information; equal ones go to the pair that was possible first. A ``rate`` > 0 makes it the
-    exponential mechanism instead, in which each of the F - 1 rounds spends ``rate``; 0 means without noise.
+    Starting with ``root``, each round adds the pair of a new column and min(degree, number of columns so far) of the
+    columns so far with the largest mutual information; among equal ones, the pair that became possible first. If
+    ``rate`` > 0, the exponential mechanism is used instead, and each of the F - 1 rounds spends ``rate``.
     """
     columns, n = codes.shape
     order = np.full(columns, root, dtype=np.int64)
@@ -216,7 +222,7 @@ def learn_structure(
     for chosen in range(1, columns):
         size = min(chosen, degree)
         kept = 0
-        if chosen > degree:  # else larger sets take the place of all smaller ones
+        if chosen > degree:  # otherwise larger sets replace all smaller ones
             for pair in range(pairs):
                 if open_[child[pair]]:
                     child[kept], shared[kept] = child[pair], shared[pair]
@@ -251,11 +257,12 @@ def learn_structure(
 
 @compiled
 def conditional(pairs: np.ndarray, levels: int, weights: np.ndarray) -> Conditional:
-    """Distribution of a column of ``levels`` codes given its parents, from weighted cells of their joint table.
+    """Return the distribution of a column of ``levels`` codes given its parents, from weighted joint cells.
 
     ``pairs`` (int64, ascending, repeats allowed) are key of the parents * levels + code. Returns (groups, starts,
-    values, ends): group g has the key ``groups[g]`` (int64, ascending; the first is -1 and holds all cells), its codes
-    are ``values[starts[g] : starts[g + 1]]`` (uint32), and their weights, added up within the group, stand in ``ends``.
+    values, ends): group g has the key ``groups[g]`` (int64, ascending; the first is -1 and contains all cells). Its
+    codes are ``values[starts[g] : starts[g + 1]]`` (uint32), and ``ends`` are their weights, cumulated within the
+    group.
     """
     most = levels + len(pairs)
     groups, starts = np.full(len(pairs) + 1, -1, dtype=np.int64), np.zeros(len(pairs) + 2, dtype=np.int64)
@@ -290,9 +297,9 @@ def _joint(
     noise: np.random.Generator,
     lookup: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Keys (ascending) and weights > 0 of the cells of the joint table of ``columns``.
+    """Return the keys (ascending) and weights > 0 of the cells of the joint table of ``columns``.
 
-    A ``scale`` > 0 adds Laplace noise of that scale to the count of every cell that is possible.
+    If ``scale`` > 0, Laplace noise of this scale is added to the count of every possible cell.
     """
     keys, span = keys_of(codes, sizes, columns)
     if scale == 0:
@@ -328,10 +335,12 @@ def learn_conditionals(
     scale: float,
     noise: np.random.Generator,
 ) -> list[Conditional]:
-    """A :func:`conditional` for each column of ``order`` (Zhang et al. 2017, algorithms 1 and 3), from codes (F, n).
+    """Return a :func:`conditional` for each column of ``order``, from codes (F, n).
 
-    The first k + 1 of the F columns share one joint table, k = min(degree, F - 1), so that there are F - k tables; one
-    row changes each in two cells. ``scale`` is that of their Laplace noise, in counts; 0 means without noise.
+    Zhang et al. 2017, algorithms 1 and 3.
+
+    The first k + 1 of the F columns share one joint table, k = min(degree, F - 1), so there are F - k tables; one row
+    changes two cells of each. ``scale`` is the scale of their Laplace noise, in counts; 0 means no noise.
     """
     lookup = np.zeros(room(codes.shape[1]), dtype=np.uint32)
     together = min(parents.shape[1] + 1, len(order))
@@ -350,7 +359,7 @@ def learn_conditionals(
 
 @inlined
 def _derived(cells: np.ndarray, weights: np.ndarray, sizes: np.ndarray, last: np.ndarray) -> Conditional:
-    """Conditional of column ``last[0]`` given those before it, in a joint table that ends in the columns ``last``."""
+    """Return the conditional of ``last[0]`` given the previous columns, from a joint table ending in ``last``."""
     tail = 1
     for column in last[1:]:
         tail *= sizes[column]
@@ -364,7 +373,7 @@ def _derived(cells: np.ndarray, weights: np.ndarray, sizes: np.ndarray, last: np
 def draw_column(
     given: Conditional, keys: np.ndarray, span: int, rng: np.random.Generator, lookup: np.ndarray
 ) -> np.ndarray:
-    """One code (uint32) for each of the keys of its parents, from a :func:`conditional`; unseen keys take all rows."""
+    """Draw a code (uint32) for each key of the parents, from a :func:`conditional`; unseen keys use all rows."""
     groups, starts, values, ends = given
     out = np.empty(len(keys), dtype=np.uint32)
     dense = span <= len(lookup)
@@ -395,7 +404,7 @@ def draw_column(
 
 @compiled
 def decode(codes: np.ndarray, flat: Flat, rng: np.random.Generator) -> np.ndarray:
-    """Cells float64 (F, size) of codes (F, size): uniform within the bin of each, see :attr:`domains.Domains.flat`."""
+    """Return cells float64 (F, size) of codes (F, size), uniform within bins; see :attr:`domains.Domains.flat`."""
     first, starts, spans, whole = flat
     cells = np.empty(codes.shape)
     for column in range(len(codes)):
@@ -424,9 +433,9 @@ def fit_and_draw(
     rng: np.random.Generator,
     noise: np.random.Generator,
 ) -> np.ndarray:
-    """Cells (F, size) of a network learned from the columns ``rows`` of ``everyone``, uint32 (F, N).
+    """Learn a network from the columns ``rows`` of ``everyone``, uint32 (F, N), and draw cells (F, size).
 
-    ``root``, ``rate`` and ``scale`` are those of :func:`learn_structure` and :func:`learn_conditionals`.
+    ``root``, ``rate`` and ``scale`` are defined in :func:`learn_structure` and :func:`learn_conditionals`.
     """
     codes = everyone[:, rows]
     order, parents = learn_structure(codes, sizes, degree, root, rate, noise)

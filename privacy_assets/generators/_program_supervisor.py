@@ -1,7 +1,7 @@
-"""Runs a program for its parent, and ends it with everything that it started, whichever of the two ends first.
+"""Run a program, and end it with all processes it started when either the program or the parent ends.
 
-Started alone, as ``python -I -S _program_supervisor.py PROGRAM ARGUMENT...``, at the head of a session. Standard input
-is a pipe whose other end its parent holds: the system closes it also when the parent is killed.
+Started as ``python -I -S _program_supervisor.py PROGRAM ARGUMENT...``, as the leader of a session. Standard input is a
+pipe held open by the parent, which the system closes if the parent is killed.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-NOT_STARTED = 127  # as a shell does
+NOT_STARTED = 127  # same as in a shell
 _STDIN, _ADOPT = 0, 36  # PR_SET_CHILD_SUBREAPER
 
 
 def main(arguments: list[str]) -> int:
-    """Exit status of the program; a signal that ended it ends this process as well."""
-    if sys.platform == "linux":  # what the program leaves behind, in another session or not, becomes a child of ours
+    """Return the exit status of the program; a signal that ended it is sent to this process as well."""
+    if sys.platform == "linux":  # orphaned descendants, in any session, become children of this process
         ctypes.CDLL(None).prctl(_ADOPT, 1, 0, 0, 0)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a dump would hold private rows
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core dump would contain private rows
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
@@ -35,9 +35,9 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write(type(error).__name__)
         return NOT_STARTED
     while program.poll() is None:
-        if _STDIN in select.select([_STDIN, woken], [], [])[0]:  # its other end is closed
+        if _STDIN in select.select([_STDIN, woken], [], [])[0]:  # the parent closed its end
             _end(program)
-            os.killpg(0, signal.SIGKILL)  # where the system does not tell who the children are; and this process
+            os.killpg(0, signal.SIGKILL)  # includes this process; needed where the system does not list children
         os.read(woken, 4096)
     _end(program)
     if program.returncode < 0:
@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
 def _end(program: subprocess.Popen[bytes]) -> None:
     program.kill()
     program.wait()
-    while children := _children():  # the children of one that ends become ours in turn
+    while children := _children():  # children of a process that ends become children of this one
         for pid in children:
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
@@ -62,7 +62,7 @@ def _end(program: subprocess.Popen[bytes]) -> None:
 def _children() -> list[int]:
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has ended
+        with suppress(OSError):  # the process has ended
             if int(stat.read_text().rsplit(")", 1)[1].split()[1]) == os.getpid():
                 found.append(int(stat.parent.name))
     return found

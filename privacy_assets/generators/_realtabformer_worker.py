@@ -1,40 +1,28 @@
-"""Train REaLTabFormer, or draw rows from it: run by path in an environment of its own, where this package is not.
-
-``fit TRAIN MODEL SEED DEVICE SETTINGS`` and ``sample MODEL OUT ROWS SEED BATCH``. Tables are those of ``DigitCoding``:
-whole numbers from 0 on, and texts. A model is ``rtf_config.json``, ``weights.safetensors`` and ``largest.json``.
+"""Train REaLTabFormer or sample from it; run by path in a separate environment, in which this package is not installed.
+``fit TRAIN MODEL SEED DEVICE SETTINGS`` and ``sample MODEL OUT ROWS SEED BATCH``. Tables are the output of
+``DigitCoding``: non-negative integers, and strings. A model consists of ``rtf_config.json``, ``weights.safetensors``,
+``largest.json`` and the training curve ``history.json``.
 """
 
 from __future__ import annotations
 
-import base64
 import json
+import math
 import os
 import random
 import sys
-import zlib
 from pathlib import Path
 from typing import Any
 
-CONFIG, WEIGHTS, LARGEST = "rtf_config.json", "weights.safetensors", "largest.json"
+CONFIG, WEIGHTS, LARGEST, HISTORY = "rtf_config.json", "weights.safetensors", "largest.json", "history.json"
 NAMES = {"loss": "loss", "eval_loss": "validation_loss", "learning_rate": "learning_rate", "grad_norm": "grad_norm"}
-OVERFIT_EPOCHS = 100  # at most (Palacios 4.2)
-TRIES = 20  # rounds of drawing more rows than are missing
-
-
-def report(method: str, params: dict[str, Any]) -> None:
-    """Send a message of Dagster Pipes, where somebody listens."""
-    variable = os.environ.get("DAGSTER_PIPES_MESSAGES")
-    if variable is None:
-        return
-    path = json.loads(zlib.decompress(base64.b64decode(variable))).get("path")
-    if path is not None:
-        message = {"__dagster_pipes_version": "0.1", "method": method, "params": params}
-        with open(path, "a", encoding="utf-8") as stream:
-            stream.write(json.dumps(message) + "\n")
+OVERFIT_EPOCHS = 100  # maximum (Palacios 4.2)
+EPOCHS = 10_000  # maximum length of the training curve
+TRIES = 20  # maximum number of rounds, each drawing more rows than are missing
 
 
 def choose_device(device: str) -> str:
-    """Let the libraries see ``device`` alone, and name it as they do."""
+    """Make ``device`` the only one that the libraries see, and return its type."""
     kind, _, number = device.partition(":")
     if kind == "cuda":
         seen = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -45,17 +33,17 @@ def choose_device(device: str) -> str:
 
 
 def set_seeds(seed: int) -> None:
-    """Seed every generator of random numbers that the libraries use."""
+    """Seed all random number generators that the libraries use."""
     import numpy as np
     import torch
 
     random.seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002 (that is what the library draws from)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 (the library uses this state)
     torch.manual_seed(seed)
 
 
 def read_rows(path: str) -> Any:
-    """The training table as the library takes it: whole numbers, and texts as objects."""
+    """Read the training table in the library's dtypes: int64, and object for strings."""
     import pandas as pd
 
     frame = pd.read_parquet(path)
@@ -63,27 +51,35 @@ def read_rows(path: str) -> Any:
 
 
 def numeric(frame: Any) -> list[str]:
-    """Columns of numbers."""
+    """Return the names of numeric columns."""
     return list(frame.select_dtypes("number").columns)
 
 
 def fit(train: str, model: str, seed: str, device: str, settings: str) -> None:
-    """Train on the table ``train``, whose last "held" rows judge, and write into the folder ``model``."""
+    """Train on the table ``train`` and write to the folder ``model``. The last "held" rows are for validation."""
     kind, chosen = choose_device(device), json.loads(settings)
     rows, number = read_rows(train), int(seed) % 2**31
-    built, losses = trained(rows, chosen, kind, number)
+    curve: dict[float, dict[str, float]] = {}
+    built, losses = trained(rows, chosen, kind, number, curve)
     if (chosen["overfit"] or 1) > 1:
         again = {**chosen, "epochs": OVERFIT_EPOCHS, "dropout": 0.0, "patience": 0}
-        built, _ = trained(rows, again, kind, number, losses)
+        built, _ = trained(rows, again, kind, number, curve, losses)
     save(built, Path(model), {name: int(rows[name].max()) for name in numeric(rows)})
+    epochs = list(curve.values())
+    (Path(model) / HISTORY).write_text(json.dumps([*epochs[: EPOCHS - 1], *epochs[EPOCHS - 1 :][-1:]]))
 
 
 def trained(
-    rows: Any, chosen: dict[str, Any], kind: str, number: int, before: list[float] | None = None
+    rows: Any,
+    chosen: dict[str, Any],
+    kind: str,
+    number: int,
+    curve: dict[float, dict[str, float]],
+    before: list[float] | None = None,
 ) -> tuple[Any, list[float]]:
-    """The trained library object and its losses on the rows held.
-
-    With the losses of a training ``before``, it goes on until its own is "overfit" times the least of them.
+    """Return the trained library object and its losses on the validation rows, and add each epoch to ``curve``.
+    Given the losses of a training ``before``, training stops when the loss exceeds its own minimum and reaches
+    "overfit" times the minimum of ``before``.
     """
     from transformers import GPT2Config
 
@@ -93,8 +89,9 @@ def trained(
     critic, held = chosen["n_critic"], chosen["held"]
     stops = held > 0 and chosen["patience"] > 0
     losses: list[float] = []
-    built = reporting()(
+    built = recording()(
         held,
+        curve,
         losses,
         before,
         chosen["overfit"],
@@ -103,13 +100,13 @@ def trained(
         checkpoints_dir=os.path.join(os.environ["TMPDIR"], "checkpoints"),
         epochs=chosen["epochs"],
         batch_size=chosen["batch_size"],
-        random_state=number or 2**31,  # the library takes 0 for no seed at all
+        random_state=number or 2**31,  # the library treats 0 as no seed
         train_size=1 - held / len(rows),
         early_stopping_patience=chosen["patience"],
         eval_strategy="epoch" if held else "no",
         logging_strategy="epoch",
         save_strategy="epoch" if stops or critic else "no",
-        save_only_model=not critic,  # the critic's rounds go on from the optimiser's state
+        save_only_model=not critic,  # the critic's rounds resume from the optimizer state
         save_total_limit=1,
         load_best_model_at_end=stops,
         seed=number,
@@ -120,24 +117,30 @@ def trained(
     return built, losses
 
 
-def reporting() -> type:
-    """The library's class, which holds out the last rows, and whose trainers report every epoch."""
+def recording() -> type:
+    """Return a subclass of the library's class that uses the last rows for validation and records every epoch."""
     from realtabformer import REaLTabFormer
     from transformers import TrainerCallback
 
-    class Telling(TrainerCallback):
-        def __init__(self, epochs: int, losses: list[float], before: list[float] | None, ratio: float | None) -> None:
-            self.losses, self.best, self.ratio = losses, min(before) if before else None, ratio
-            self.past = len(before or ())  # the second training's epochs are counted on from the first's
-            self.epochs = epochs + self.past
+    class Recorder(TrainerCallback):
+        def __init__(
+            self,
+            curve: dict[float, dict[str, float]],
+            losses: list[float],
+            before: list[float] | None,
+            ratio: float | None,
+        ) -> None:
+            self.curve, self.losses, self.best, self.ratio = curve, losses, min(before) if before else None, ratio
+            self.past = len(before or ())  # the second training continues the epoch numbers of the first
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-            measured = {ours: logs[theirs] for theirs, ours in NAMES.items() if theirs in (logs or {})}
+            measured = {ours: float(logs[theirs]) for theirs, ours in NAMES.items() if theirs in (logs or {})}
             if measured and state.epoch is not None:
                 if self.best is not None and "validation_loss" in measured:
                     measured["overfitting_ratio"] = measured["validation_loss"] / self.best
-                payload = {"epoch": round(state.epoch, 2) + self.past, "epochs": self.epochs, **measured}
-                report("report_custom_message", {"payload": payload})
+                epoch = float(round(state.epoch, 2) + self.past)
+                finite = {name: value for name, value in measured.items() if math.isfinite(value)}
+                self.curve.setdefault(epoch, {"epoch": epoch}).update(finite)
 
         def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any) -> None:
             self.losses.append(metrics["eval_loss"])
@@ -145,7 +148,7 @@ def reporting() -> type:
                 loss, lowest = self.losses[-1], min(self.losses)
                 control.should_training_stop = loss > lowest and loss >= self.ratio * self.best
 
-    class Reporting(REaLTabFormer):
+    class Recording(REaLTabFormer):
         def __init__(self, held: int, *watched: Any, **more: Any) -> None:
             super().__init__(**more)
             self.held, self.watched = held, watched
@@ -162,27 +165,27 @@ def reporting() -> type:
 
         def _build_tabular_trainer(self, *args: Any, **kwargs: Any) -> Any:
             trainer = super()._build_tabular_trainer(*args, **kwargs)
-            trainer.add_callback(Telling(self.epochs, *self.watched))
+            trainer.add_callback(Recorder(*self.watched))
             return trainer
 
-    return Reporting
+    return Recording
 
 
 def save(built: Any, model: Path, largest: dict[str, int]) -> None:
-    """Write what the library saves, its weights without pickle."""
+    """Write the configuration, the weights without pickle, and the largest number of each column."""
     from safetensors.torch import save_file
 
     place = Path(os.environ["TMPDIR"]) / "saved"
     built.full_save_dir, built.experiment_id = "", "model"
     built.save(place)
     (model / CONFIG).write_text((place / "model" / CONFIG).read_text())
-    # Copies: some tensors are one and the same, which the format has no word for.
+    # Copied, because the format does not support shared tensors.
     save_file({name: tensor.contiguous().clone() for name, tensor in built.model.state_dict().items()}, model / WEIGHTS)
     (model / LARGEST).write_text(json.dumps(largest))
 
 
 def load(model: Path) -> Any:
-    """Inverse of :func:`save`."""
+    """Load a model written by :func:`save`."""
     import torch
     from realtabformer import REaLTabFormer
     from safetensors.torch import load_file
@@ -195,7 +198,7 @@ def load(model: Path) -> Any:
 
 
 def sample(model: str, out: str, rows: str, seed: str, batch: str) -> None:
-    """Draw rows; those with a number beyond the largest of the training table are drawn again."""
+    """Draw rows. Rows with a number above the maximum in the training table are redrawn."""
     choose_device("cpu")
     import pandas as pd
 
@@ -217,18 +220,16 @@ def sample(model: str, out: str, rows: str, seed: str, batch: str) -> None:
 
 
 def stay_offline() -> None:
-    """Before the libraries read it: nothing comes from a network, and no cache of private rows outlives the run."""
+    """Disable network access, and put caches into the temporary folder; called before the libraries are imported."""
     for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY"):
         os.environ[name] = "1"
     os.environ.update(HF_HOME=os.environ["TMPDIR"], TOKENIZERS_PARALLELISM="false")
 
 
 def main() -> None:
-    """Do what the first argument says."""
+    """Run the command named by the first argument."""
     stay_offline()
-    report("opened", {"extras": {}})
     {"fit": fit, "sample": sample}[sys.argv[1]](*sys.argv[2:])
-    report("closed", {})
 
 
 if __name__ == "__main__":

@@ -1,17 +1,34 @@
-"""Compiled parts of the sequential trees: growing, and drawing rows. See :class:`trees.Tree` for the form of a tree."""
+"""Compiled parts of the sequential trees: growing, and drawing rows. :class:`CartTree` is their form."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import numpy as np
 
-from privacy_assets.compute.compiling import compiled
+from privacy_assets.infra.compiling import compiled
 
-if TYPE_CHECKING:
-    from privacy_assets.generators.trees import Tree
+_SAME = 1e-9  # relative to the largest possible gain of a node; smaller differences are rounding errors
 
-_SAME = 1e-9  # of the largest gain that a node allows: splits that differ by less are equal but for rounding
+
+class CartTree(NamedTuple):
+    """A binary tree over coded columns, with the donors of each leaf, as a tuple of arrays for compiled code.
+
+    Feature f maps each code of column columns[f] to a float32 value. These tables are concatenated in ``tables``, with
+    ends ``ends``. Node v sends a row to node v + 1 if its feature ``feature[v]`` is <= ``threshold[v]``, otherwise to
+    ``right[v]``. A leaf has feature -1, and its donors (codes, int32) are ``donors[start[v] : start[v + 1]]``.
+    ``reach`` is the maximum distance by which each donor's value may be moved; it is empty if values are not moved.
+    """
+
+    columns: np.ndarray
+    ends: np.ndarray
+    tables: np.ndarray
+    feature: np.ndarray
+    threshold: np.ndarray
+    right: np.ndarray
+    start: np.ndarray
+    donors: np.ndarray
+    reach: np.ndarray
 
 
 @compiled
@@ -24,11 +41,11 @@ def count_levels(
     weights: np.ndarray,
     shares: np.ndarray,
 ) -> int:
-    """Group int64 (levels,) of each level, 0 for those with fewer than ``smallest``; returns how many there are.
+    """Assign levels to groups, with levels of fewer than ``smallest`` rows in group 0. Returns their number.
 
-    ``group`` comes in with the rows of each level, or the people where these are counted. ``weights`` float64 (groups,)
-    become their rows, and ``shares`` float64 (groups, width) by how much the mean goal of each, or the share of each
-    class where there are more than two, is above that of all. Both come in as zeros.
+    ``group`` must contain the number of rows (or people) of each level. ``weights`` float64 (groups,) receives the rows
+    of each group, and ``shares`` float64 (groups, width) the difference of its mean goal (or, for more than two
+    classes, class frequencies) from the overall mean. Both must be zero.
     """
     groups = 1
     for level in range(len(group)):
@@ -62,17 +79,25 @@ def grow(
     rng: np.random.Generator,
     people: np.ndarray | None = None,
 ) -> tuple[np.ndarray, ...]:
-    """Grow a CART on features that stand as ``places`` int32 (f, n), 0..spans - 1; ``spans`` int64 (f,).
+    """Grow a CART on features given as ``places`` int32 (f, n), 0..spans - 1; ``spans`` int64 (f,).
 
-    ``goal`` float64 (n,) holds numbers (squared error; with ``kinds`` 0, or 2 for two classes 0 and 1, where Gini gives
-    the same splits) or, with more ``kinds``, the class of each row (Gini). Every leaf keeps at least ``smallest`` rows,
-    or all when there are fewer; with ``people`` int64 (n,), codes below n of whose each row is, rows of as many people.
-    A node is split as long as a split is possible and its goal is not constant, as in
-    scikit-learn. ``rng`` decides between equal splits of different features; of one feature the lowest is taken.
+    A node is split as long as a split is possible and its goal is not constant, as in scikit-learn. ``rng`` decides
+    between equal splits of different features; for one feature the lowest is used.
 
-    Returns (feature, low, high, right, start, rows) of the nodes, each before those below it, the left one first: rows
-    up to the place ``low`` go left, from the next place that the node knows, ``high``, on right; leaves have feature
-    -1. The rows of leaf v are rows[start[v] : start[v + 1]].
+    Args:
+        places: Features.
+        spans: Number of distinct values of each feature.
+        goal: Numbers (squared error) if ``kinds`` is 0; classes 0 and 1 if it is 2, where Gini gives the same splits;
+            otherwise the class of each row (Gini). float64 of shape (n,).
+        kinds: Number of classes, or 0.
+        smallest: Minimum number of rows (or people) in a leaf, unless there are fewer in total.
+        rng: Generator of the choice between equal splits.
+        people: Subject of each row, codes below n, int64 of shape (n,). None: count rows.
+
+    Returns:
+        (feature, low, high, right, start, rows) of the nodes, each before its descendants, left child first. Rows up to
+        position ``low`` go left; the next position that occurs in the node is ``high``. Leaves have feature -1. The
+        rows of leaf v are rows[start[v] : start[v + 1]].
     """
     f, n = places.shape
     nodes = np.full((2 * max(n // smallest, 1) + 1, 5), -1)
@@ -108,11 +133,11 @@ def _grow(
     ends: np.ndarray,
     met: np.ndarray,
 ) -> int:
-    """Fill ``nodes`` int64 (nodes, 5) by feature, low, high, right and start, and return their number.
+    """Fill ``nodes`` int64 (nodes, 5) with feature, low, high, right and start, and return their number.
 
-    ``lists`` uint32 (f + 1, n): the rows of each node next to each other, sorted by each feature, and as they came.
-    ``live`` int64 (f,): the features; those that are constant in a node, and so below it, come first. ``whose`` has the
-    people of :func:`grow`, or nothing where rows are counted, and ``met`` int64 as many zeros.
+    ``lists`` uint32 (f + 1, n) contains the rows of each node contiguously, sorted by each feature, and unsorted.
+    ``live`` int64 (f,) are the features, those that are constant in a node (and thus below it) first. ``whose`` are the
+    people of :func:`grow`, or empty if rows are counted. ``met`` int64 has the same length and must be zero.
     """
     f, n = places.shape
     walks = 0
@@ -210,7 +235,7 @@ def _grow(
         nodes[node, 1], nodes[node, 2] = places[best_feature, chosen[cut - 1]], places[best_feature, chosen[cut]]
         for i in range(s):
             side[chosen[i]] = i < cut
-        again = max(cut, s - cut) >= 2 * smallest  # else nothing below needs the sorted lists
+        again = max(cut, s - cut) >= 2 * smallest  # otherwise no descendant needs the sorted lists
         for a in range(constant if again else f, f + 1):
             j = live[a] if a < f else f
             if j != best_feature:
@@ -232,10 +257,10 @@ def _grow(
 
 @compiled
 def _rows_of(smallest: int, whose: np.ndarray, rows: np.ndarray, met: np.ndarray, walk: int) -> int:
-    """How many of the ``rows``, from one end on, it takes to meet ``smallest`` people; one more than all if never.
+    """Return how many ``rows``, starting from one end, contain ``smallest`` people, or the number of rows + 1.
 
-    Odd walks start at the first row, even ones at the last. ``met`` has for each person the last ``walk`` on which they
-    were met, all below this one.
+    Odd walks start at the first row, even ones at the last. ``met`` stores the last ``walk`` in which each person was
+    met; ``walk`` must be larger than all of them.
     """
     people, last = 0, len(rows) - 1
     for i in range(len(rows)):
@@ -248,11 +273,11 @@ def _rows_of(smallest: int, whose: np.ndarray, rows: np.ndarray, met: np.ndarray
 
 
 def reach_of_donors(start: np.ndarray, values: np.ndarray, people: np.ndarray, smallest: int) -> np.ndarray:
-    """How far each donor's value may be moved, float64 (rows,): to that of a fifth of the people of its leaf.
+    """Return the maximum move of each donor's value, float64 (rows,).
 
-    The rows start[v] : start[v + 1] are those of leaf v, sorted by ``values`` float64 (rows,); ``people`` int64 (rows,)
-    are codes below the number of rows. It is the distance to the nearest k other people, k a fifth of the rows of the
-    leaf, between 1 and ``smallest``; 0 where nobody else is in the leaf.
+    It is the distance to the nearest k other people of the leaf, where k is a fifth of the rows of the leaf, between 1
+    and ``smallest``; 0 if there is no other person in the leaf. The rows start[v] : start[v + 1] belong to leaf v and
+    are sorted by ``values`` float64 (rows,). ``people`` int64 (rows,) are codes below the number of rows.
     """
     reach, met = np.zeros(len(values)), np.full(len(values), -1)
     _reach(start, values, people, smallest, met, reach)
@@ -284,13 +309,13 @@ def _reach(
                     reach[i] = away
 
 
-def draw_codes(tree: Tree, codes: np.ndarray, out: np.ndarray, moves: np.ndarray, rng: np.random.Generator) -> None:
-    """Write one donor for each of the rows ``codes`` (f, rows) into ``out`` int32 (rows,), where that is still below 0.
+def draw_codes(tree: CartTree, codes: np.ndarray, out: np.ndarray, moves: np.ndarray, rng: np.random.Generator) -> None:
+    """Write a donor for each of the rows ``codes`` (f, rows) to ``out`` int32 (rows,), where it is still negative.
 
-    It is drawn uniformly from the leaf of the row. ``moves`` float64 (rows,) become, where the tree has a reach, by how
-    much its value is to be moved: uniform within the reach.
+    Donors are drawn uniformly from the row's leaf. If the tree has a reach, ``moves`` float64 (rows,) receives the move
+    of each value, uniform within the reach.
     """
-    _draw(*tree, codes, out, moves, rng)  # numba looks longer at a tuple than at its parts
+    _draw(*tree, codes, out, moves, rng)  # numba processes a tuple more slowly than its parts
 
 
 @compiled

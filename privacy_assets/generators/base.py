@@ -1,4 +1,4 @@
-"""The one form of a generator, and of what it becomes once it is fitted."""
+"""Base classes of generators and fitted generators, and their file format."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from privacy_assets.compute.progress import Progress, silent
 from privacy_assets.errors import InputError
+from privacy_assets.infra.files import private_folder
+from privacy_assets.infra.progress import Progress, silent
 from privacy_assets.tables.column import Column
 from privacy_assets.tables.conversion import column_of
+from privacy_assets.tables.encoding import MatrixCoding
 from privacy_assets.tables.schema import TableSchema
 from privacy_assets.tables.table import Table
 
@@ -29,11 +31,15 @@ TRAIN = "train.parquet"
 
 @dataclass(frozen=True, slots=True)
 class PrivacyBudget:
-    """Differential privacy that fitting and sampling spent. ``epsilon`` None: no formal guarantee at all.
+    """Differential privacy budget spent by fitting and sampling.
 
-    ``accountant`` is how epsilon was computed, ``covers`` what it is about, and ``outside_guarantee`` names, without
-    values, what was read from the private rows outside the guarantee. ``known`` False: somebody else's code does the
-    work, and may protect rows in ways that nobody stated here.
+    Attributes:
+        epsilon: None: no formal guarantee.
+        delta: Delta of the guarantee.
+        outside_guarantee: What was read from private rows outside of the guarantee, without values.
+        accountant: How epsilon was computed.
+        covers: What the guarantee protects.
+        known: False for external code, which may provide protections that are not declared.
     """
 
     epsilon: float | None = None
@@ -48,16 +54,24 @@ class PrivacyBudget:
 
     def __str__(self) -> str:
         if self.epsilon is None:
-            return "none (no formal guarantee)" if self.known else "none known (code of your own)"
+            return "none (no formal guarantee)" if self.known else "unknown (custom code)"
         covered = f" for {self.covers}" if self.covers else ""
         counted = f" ({self.accountant})" if self.accountant else ""
-        besides = f"; outside of it: {', '.join(self.outside_guarantee)}" if self.outside_guarantee else ""
+        besides = f"; not covered: {', '.join(self.outside_guarantee)}" if self.outside_guarantee else ""
         return f"epsilon {self.epsilon:g}, delta {self.delta or 0:g}{covered}{counted}{besides}"
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """How a generator is fitted: what :meth:`Generator.fit` was given beside the rows."""
+    """Arguments of :meth:`Generator.fit` except the rows.
+
+    Attributes:
+        seed: Non-negative seed.
+        device: Torch device.
+        progress: Called with messages without cell values.
+        checkpoint: Folder for the state of long training, or None.
+        people: Subject of each row, int64 of shape (n,). None: each row is a subject.
+    """
 
     seed: int
     device: str = "cpu"
@@ -67,15 +81,21 @@ class Training:
 
 
 class Generator(ABC):
-    """A generator: subclass it as a frozen dataclass whose fields are the settings, each with a default.
+    """Base class of generators.
 
-    ``name`` is file name and registry key. ``modules`` must be importable to run it and come with ``extra`` (None: with
-    the package itself); ``licence`` is that of the code that does the work. ``repeatable``: the same seed twice gives
-    the same rows; False where that is up to somebody else's code. ``secret_seed``: noise that protects people is made
-    from the seed of fitting, which nobody else must know or guess. ``invents``: its values need not be those of real
-    rows, so that it may make generated columns; what all others make of a closed column of numbers is moved to the
-    nearest that may stand there. ``apart`` names a module that may be installed in an environment of its own instead,
-    and the command for that.
+    Subclasses are frozen dataclasses whose fields are the settings, each with a default.
+
+    Attributes:
+        name: File name and registry key.
+        summary: One sentence for users.
+        licence: License of the code that does the work.
+        modules: Modules that must be importable.
+        extra: Extra of this package that installs them. None: installed with the package.
+        repeatable: True if the same seed gives the same rows. False if this depends on external code.
+        secret_seed: True if protective noise derives from the seed of fitting, which must then be secret.
+        creates_values: True if values need not come from real rows, so that the generator may create generated columns.
+            For other generators, numbers of closed columns are replaced by the nearest allowed value.
+        separate_environment: Module that may be installed in a separate environment, and the command that creates it.
     """
 
     part: ClassVar[str] = "generator"
@@ -86,8 +106,8 @@ class Generator(ABC):
     extra: ClassVar[str | None] = None
     repeatable: ClassVar[bool] = True
     secret_seed: ClassVar[bool] = False
-    invents: ClassVar[bool] = False
-    apart: ClassVar[tuple[str, str] | None] = None
+    creates_values: ClassVar[bool] = False
+    separate_environment: ClassVar[tuple[str, str] | None] = None
 
     def fit(
         self,
@@ -99,49 +119,88 @@ class Generator(ABC):
         checkpoint: Path | None = None,
         people: np.ndarray | None = None,
     ) -> FittedGenerator:
-        """Fit to ``train``, which has no subject column.
+        """Fit to a table without subject column.
 
-        ``seed`` >= 0: the same seed gives the same generator. ``device`` is a torch device name, ``progress`` is told
-        what happens in words without values. ``checkpoint`` is a folder where long training keeps what it has done: an
-        interrupted one goes on where it was, with the same result. ``people`` int64 (n,) tell whose each row is, so
-        that rows held out for early stopping are of people who are not trained on, and leaves of trees hold enough of
-        them (None: each row is a person). Raises InputError for no rows.
+        Args:
+            train: Training rows.
+            seed: Non-negative seed. The same seed gives the same generator.
+            device: Torch device.
+            progress: Called with messages without cell values.
+            checkpoint: Folder for the state of long training. An interrupted run resumes from it, with the same result.
+            people: Subject of each row, int64 of shape (n,), used for early stopping on subjects not trained on and for
+                the minimum number of subjects in tree leaves. None: each row is a subject.
+
+        Raises:
+            InputError: If there are no rows.
         """
         if len(train) == 0:
-            raise InputError("a generator cannot be fitted to no rows", where="train", fix="give more rows")
+            raise InputError("a generator cannot be fitted without rows", where="train", fix="give more rows")
         fitted = self._fit(train, Training(seed, device, progress, checkpoint, people))
-        if not self.invents:
+        if not self.creates_values:
             fitted.keep_to_levels(train)
         return fitted
 
     @abstractmethod
     def _fit(self, train: Table, training: Training) -> FittedGenerator:
-        """Fit to checked input."""
+        """Fit to validated input."""
 
     @abstractmethod
     def load(self, folder: Path, schema: TableSchema, manifest: Mapping[str, Any]) -> FittedGenerator:
-        """Read what :meth:`FittedGenerator.save` wrote; ``manifest`` is the content of its JSON file.
+        """Load a generator written by :meth:`FittedGenerator.save`.
 
-        Whatever a damaged file raises becomes an InputError in ``load_generator``.
+        ``load_generator`` converts errors caused by damaged files to InputError.
+
+        Args:
+            folder: Folder of the files.
+            schema: Schema of the training table.
+            manifest: Content of the JSON file.
         """
 
     def settings(self) -> dict[str, Any]:
-        """The settings as a plain mapping that JSON can hold."""
+        """Return the settings as a JSON-compatible mapping."""
         return asdict(self) if is_dataclass(self) else {}
 
     def overfitting_protection(self) -> str | None:
-        """What keeps it from learning single rows by heart, in words with settings; "" for nothing, None: not known.
+        """Describe the protection against memorizing rows, including its settings.
 
-        That it is there does not say that it suffices, which is measured.
+        Its presence does not imply that it suffices, which is measured.
+
+        Returns:
+            A description; "": no protection, None: unknown.
         """
         return None
 
 
-class FittedGenerator(ABC):
-    """A generator after fitting. It holds values of the private table: keep it and its files as private as that.
+class Draw(Protocol):
+    """Fits a generator to rows and samples, in one compiled call."""
 
-    ``history`` is the training curve, one mapping of numbers an epoch ("epoch", then losses), where there is one.
-    ``levels`` are the numbers that may stand in closed columns.
+    def __call__(self, rows: np.ndarray, size: int, seed: int) -> np.ndarray:
+        """Fit to the cells of ``rows`` (int64, repeats allowed) and return ``size`` new rows, float64 (F, size).
+
+        Must be deterministic, release the interpreter lock and be thread-safe.
+        """
+
+
+class CodedGenerator(Generator):
+    """A generator that can also be fitted and sampled on coded cells, with the same model as :meth:`fit`."""
+
+    @abstractmethod
+    def drawer(self, cells: np.ndarray, coding: MatrixCoding) -> Draw:
+        """Prepare data shared by all training sets drawn from the columns of ``cells`` (F, N): ranks, bins, domains.
+
+        Bins and domains come from all of ``cells``; the papers take them from public metadata.
+        """
+
+
+class FittedGenerator(ABC):
+    """Base class of fitted generators. They contain private values, so objects and files must be protected accordingly.
+
+    Attributes:
+        generator: Generator with its settings.
+        schema: Schema of the training table.
+        privacy: Privacy budget spent.
+        history: Training curve, one mapping of numbers per epoch ("epoch", then losses), or empty.
+        levels: Allowed numbers of closed columns.
     """
 
     generator: Generator
@@ -151,28 +210,47 @@ class FittedGenerator(ABC):
     levels: Mapping[str, Sequence[float]] = MappingProxyType({})
 
     def sample(self, rows: int, *, seed: int) -> Table:
-        """Return ``rows`` >= 1 synthetic rows, numbers and times at the precision of the columns.
+        """Draw synthetic rows, with numbers and times at the precision of the columns.
 
-        The same seed gives the same rows.
+        Args:
+            rows: Number of rows, at least 1.
+            seed: The same seed gives the same rows.
+
+        Raises:
+            InputError: If ``rows`` is below 1 or the generator returns a different number of rows.
         """
         if rows < 1:
-            raise InputError(f"{rows} synthetic rows were asked for", fix="ask for at least one")
-        table = self._sample(rows, seed).as_synthetic(self.schema, where=self.where)
+            raise InputError(f"{rows} synthetic rows were requested", fix="request at least one")
+        return self._checked(self._sample(rows, seed), rows)
+
+    def _checked(self, table: Table, rows: int) -> Table:
+        """Return ``table`` rounded to the columns' precision; InputError unless it has ``rows`` rows of the schema."""
+        table = table.as_synthetic(self.schema, where=self.where)
         if len(table) != rows:
-            problem = f"{len(table)} rows came where {rows} were asked for"
-            raise InputError(problem, where=self.where, fix="return them all")
+            problem = "the number of rows differs from the requested one"
+            raise InputError(problem, where=self.where, fix=f"return {rows} rows")
         return table.with_columns(*(_nearest(table[name], levels) for name, levels in self.levels.items()))
 
     @property
     def where(self) -> str:
-        """What messages call its rows."""
+        """Name of its output in messages."""
         return f"the output of generator {self.generator.name}"
 
     def keep_to_levels(self, train: Table) -> None:
-        """From now on numbers of a closed column are the nearest of its declared domain; without one, of ``train``."""
+        """Replace sampled numbers of closed columns by the nearest allowed value from now on.
+
+        Columns whose values are read from ``train`` are recorded as outside of a differential privacy guarantee.
+
+        Args:
+            train: Training rows, which provide the allowed values of columns without declared domain.
+        """
         closed = [c for c in self.schema.columns if c.role == "closed" and c.kind in ("integer", "numeric")]
-        known = {c.name: column_of(pd.Series(list(c.domain), dtype=object), c, "domains") for c in closed if c.domain}
-        read = {c.name: train[c.name] for c in closed if not c.domain}
+        known = {
+            c.name: column_of(pd.Series(list(c.allowed_values), dtype=object), c, "allowed_values")
+            for c in closed
+            if c.allowed_values
+        }
+        read = {c.name: train[c.name] for c in closed if not c.allowed_values}
         self.levels = {name: one.distinct().cells.tolist() for name, one in {**known, **read}.items()}
         if self.privacy.epsilon is not None:
             stated = self.privacy.outside_guarantee
@@ -180,19 +258,22 @@ class FittedGenerator(ABC):
             self.privacy = replace(self.privacy, outside_guarantee=(*stated, *more))
 
     def described(self) -> dict[str, Any]:
-        """What made its rows, in plain values: "name", "settings", "overfitting" protection and "privacy" budget."""
+        """Return "name", "settings", "overfitting" protection and "privacy" budget as plain values."""
         made = self.generator
         protection, budget = made.overfitting_protection(), asdict(self.privacy)
         return {"name": made.name, "settings": made.settings(), "overfitting": protection, "privacy": budget}
 
     @abstractmethod
     def _sample(self, rows: int, seed: int) -> Table:
-        """Draw the rows; :meth:`sample` checks and rounds them."""
+        """Draw rows; :meth:`sample` validates and rounds them."""
 
     def save(self, folder: str | Path) -> None:
-        """Write the fitted generator into ``folder`` as JSON, npz and Parquet (never pickle)."""
-        target = Path(folder)
-        target.mkdir(parents=True, exist_ok=True)
+        """Write the fitted generator as JSON, npz and Parquet, without pickle.
+
+        Args:
+            folder: Target folder, created if needed with access for the current user only.
+        """
+        target = private_folder(Path(folder))
         manifest = {
             "name": self.generator.name,
             "settings": self.generator.settings(),
@@ -206,11 +287,11 @@ class FittedGenerator(ABC):
 
     @abstractmethod
     def _save(self, folder: Path) -> dict[str, Any]:
-        """Write arrays and tables; return what is to stand in the manifest beside name, settings and schema."""
+        """Write arrays and tables, and return additional entries of the manifest."""
 
 
 def _nearest(numbers: Column, levels: Sequence[float]) -> Column:
-    """Each number moved to the nearest of the sorted ``levels``; missing stays missing."""
+    """Replace each number by the nearest of the sorted ``levels``; missing values are kept."""
     if not levels:
         return numbers
     known = np.asarray(levels, dtype=np.float64)
@@ -219,14 +300,14 @@ def _nearest(numbers: Column, levels: Sequence[float]) -> Column:
 
 
 def read_manifest(folder: str | Path) -> dict[str, Any]:
-    """Content of the manifest in ``folder``; InputError when there is none."""
+    """Read the manifest in ``folder``. Raises InputError if there is no valid one."""
     path = Path(folder) / MANIFEST
     try:
         manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(manifest, dict):
             raise TypeError
     except (OSError, ValueError, TypeError) as error:
-        fix = "give a folder that a fitted generator was saved into"
+        fix = "give the folder of a saved generator"
         raise InputError(
             f"no fitted generator can be read ({type(error).__name__})", where=str(path), fix=fix
         ) from None
@@ -234,23 +315,23 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
 
 
 def write_arrays(folder: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Keep arrays beside the manifest."""
+    """Write arrays to the folder of the manifest."""
     np.savez_compressed(folder / ARRAYS, **arrays)  # type: ignore[arg-type]
 
 
 def read_arrays(folder: Path) -> dict[str, np.ndarray]:
-    """Inverse of :func:`write_arrays`."""
+    """Read arrays written by :func:`write_arrays`."""
     with np.load(folder / ARRAYS, allow_pickle=False) as stored:
         return dict(stored)
 
 
 def write_table(frame: pd.DataFrame, folder: Path) -> Path:
-    """Write a training table, beside the manifest or where a program reads it; the path of the Parquet file."""
+    """Write a training table to ``folder`` as Parquet, and return its path."""
     path = folder / TRAIN
     pq.write_table(pa.Table.from_pandas(frame, preserve_index=False), path)
     return path
 
 
 def read_train(folder: Path, schema: TableSchema) -> Table:
-    """Inverse of :func:`write_table`."""
+    """Read a table written by :func:`write_table`."""
     return Table.of(pq.ParquetFile(folder / TRAIN).read().to_pandas(), schema, where=str(folder / TRAIN))

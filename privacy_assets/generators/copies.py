@@ -1,4 +1,4 @@
-"""Generators that leak on purpose, to show that the gate closes. Never publish what they make."""
+"""Generators that leak on purpose, to demonstrate that the gate rejects them. Never publish their output."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from privacy_assets.generators.base import FittedGenerator, Generator, Training, read_train, write_table
-from privacy_assets.settings import declared
+from privacy_assets.infra.settings import declared
 from privacy_assets.tables.column import Column
 from privacy_assets.tables.precision import UNITS, decimals_of, round_decimals, unit_of, whole_decimals_of
 from privacy_assets.tables.schema import TableSchema
@@ -20,46 +20,49 @@ from privacy_assets.tables.table import Table
 
 @declared
 class Copy(Generator):
-    """Training rows drawn without replacement, and with replacement once all are used."""
+    """Return training rows, drawn without replacement until all are used, then with replacement."""
 
     name = "copy"
-    summary = "DEMONSTRATION ONLY: publishes the private rows themselves, so that the gate can be seen to close."
+    summary = "DEMONSTRATION ONLY: copies the private rows, to show that the gate rejects them."
 
     def overfitting_protection(self) -> str:
-        """See :meth:`Generator.overfitting_protection`: nothing."""
+        """Implement :meth:`Generator.overfitting_protection`: none."""
         return ""
 
     def _fit(self, train: Table, training: Training) -> FittedGenerator:
         return FittedCopy(self, train)
 
     def load(self, folder: Path, schema: TableSchema, manifest: Mapping[str, Any]) -> FittedGenerator:
-        """See :meth:`Generator.load`."""
+        """Implement :meth:`Generator.load`."""
         return FittedCopy(self, read_train(folder, schema))
 
     def changed(self, drawn: Table, train: Table, rng: np.random.Generator) -> Table:
-        """What becomes of the rows ``drawn`` from ``train``: nothing."""
+        """Modify the rows ``drawn`` from ``train``. The default returns them unchanged."""
         return drawn
 
 
 @declared
 class NoisyCopy(Copy):
-    """Copies with small changes: what a generator that has over-learned its training rows makes.
+    """Return training rows with small changes, like a generator that memorized them.
 
-    Numbers and dates move by a normal error of ``noise`` standard deviations of their column, rounded to the column's
-    own precision and clipped to its range. A category or boolean is resampled from its column with probability
-    ``redraw``. A missing value stays missing.
+    Numbers and datetimes get normal noise, are rounded to the precision of the column and clipped to its range. Missing
+    values are kept.
+
+    Attributes:
+        noise: Standard deviation of the noise, in standard deviations of the column.
+        redraw: Probability that a category or boolean is redrawn from its column.
     """
 
     name = "noisy_copy"
-    summary = (
-        "DEMONSTRATION ONLY: publishes the private rows with slight changes, so that the gate can be seen to close."
-    )
+    summary = "DEMONSTRATION ONLY: copies the private rows with small changes, to show that the gate rejects them."
 
-    noise: float = Field(default=0.1, ge=0, description="standard deviations by which numbers move")
+    noise: float = Field(
+        default=0.1, ge=0, description="standard deviation of the noise, relative to that of the column"
+    )
     redraw: float = Field(default=0.05, ge=0, le=1, description="probability that a category is resampled")
 
     def changed(self, drawn: Table, train: Table, rng: np.random.Generator) -> Table:
-        """The rows ``drawn`` from ``train`` with noise on them."""
+        """Add noise to the rows ``drawn`` from ``train``."""
 
         def noisy(column: Column) -> Column:
             known = train[column.name].present()
@@ -73,7 +76,7 @@ class NoisyCopy(Copy):
 
 
 class FittedCopy(FittedGenerator):
-    """The training table itself."""
+    """The training table as a fitted generator."""
 
     generator: Copy
 
@@ -92,17 +95,20 @@ class FittedCopy(FittedGenerator):
 
 
 def resampled(column: Column, known: Column, probability: float, rng: np.random.Generator) -> Column:
-    """Each cell with ``probability`` replaced by one of ``known``, of which none is missing; missing ones stay."""
+    """Replace cells with ``probability`` by random cells of ``known``, which has no missing values.
+
+    Missing cells are kept.
+    """
     others = known.take(rng.integers(0, len(known), len(column)))
     change = (rng.random(len(column)) < probability) & ~column.missing
     return column.where(~change, others)
 
 
 def jittered(column: Column, known: Column, noise: float, rng: np.random.Generator) -> Column:
-    """Numbers or dates moved by normal errors of ``noise`` standard deviations of ``known``; a missing one stays.
+    """Add normal noise to numbers or datetimes, with ``noise`` standard deviations of ``known``; keep missing cells.
 
-    They keep the precision and the range of ``known``, of which none is missing. Whole numbers and dates move by whole
-    steps of it, exactly.
+    The result has the precision and range of ``known``, which has no missing values. Integers and datetimes change by
+    exact multiples of their precision.
     """
     values, gone = known.cells, column.missing
     low, high = values.min(), values.max()

@@ -1,4 +1,4 @@
-"""Layouts: a mixed table as numbers between 0 and 1 and codes, which is what neural generators learn; and back."""
+"""Layouts: conversion of a mixed table to numbers in 0..1 and codes for neural generators, and back."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from functools import cached_property
 import numpy as np
 
 from privacy_assets.generators.domains import Domain, Domains
-from privacy_assets.tables.coding import Coding
+from privacy_assets.tables.encoding import MatrixCoding
 from privacy_assets.tables.precision import decimals_of, round_decimals
 
-_KNOTS = 1000  # quantiles of a number that has many values
-_OFTEN, _FEW = 5, 10  # numbers that as many rows share on average are values to draw from, and so are so few of them
+_KNOTS = 1000  # quantiles stored for a number with many values
+# Values are kept if this many rows share each on average, or if there are at most this many values.
+_OFTEN, _FEW = 5, 10
 _ALL_DECIMALS = 15
 
 
@@ -21,10 +22,11 @@ _ALL_DECIMALS = 15
 class Scale:
     """The distribution function of a number's training values, and its inverse.
 
-    ``values`` (k,) float64 ascend; ``levels`` (k + 1 in ``steps``, else k) are shares from 0 to 1. In ``steps``, for
-    numbers that many rows share, value v stands for all levels from its own to the next. Otherwise the function is
-    linear between values, which are quantiles, and numbers are rounded to ``decimals``: those of single rows are not
-    repeated. A quantile that stands twice (0 of an income) keeps all levels in between.
+    ``values`` (k,) float64 are ascending; ``levels`` (k + 1 in ``steps``, otherwise k) are shares from 0 to 1. With
+    ``steps``, used for numbers that many rows share, value v covers all levels up to that of the next value. Otherwise
+    ``values`` are quantiles, the function is linear between them, and numbers are rounded to ``decimals``, so values of
+    single rows are not repeated. A quantile that occurs several times (such as an income of 0) covers all levels in
+    between.
     """
 
     values: np.ndarray
@@ -34,19 +36,20 @@ class Scale:
 
     @classmethod
     def of_cells(cls, known: np.ndarray) -> Scale:
-        """The scale of the numbers ``known`` (n,), n >= 1, none missing."""
+        """Fit to non-missing numbers ``known`` (n,), n >= 1."""
         values, counts = np.unique(known, return_counts=True)
-        if len(values) <= min(_KNOTS, max(_FEW, len(known) // _OFTEN)):  # else single rows' numbers would be repeated
+        # Otherwise numbers of single rows would be repeated.
+        if len(values) <= min(_KNOTS, max(_FEW, len(known) // _OFTEN)):
             return cls(values, np.concatenate([[0.0], np.cumsum(counts) / len(known)]), True, _ALL_DECIMALS)
         levels = np.linspace(0, 1, min(_KNOTS, len(known)))
         knots = np.quantile(known, levels)
         rises = np.diff(knots) > 0
-        ends = np.concatenate([[True], rises]) | np.concatenate([rises, [True]])  # of each run of one quantile
+        ends = np.concatenate([[True], rises]) | np.concatenate([rises, [True]])  # of each run of equal quantiles
         decimals = decimals_of(values)
         return cls(knots[ends], levels[ends], False, _ALL_DECIMALS if decimals is None else decimals)
 
     def encode(self, cells: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Levels float64 (n,) in [0, 1] of known numbers: uniform within the levels of a value that has several."""
+        """Return levels float64 (n,) in [0, 1] of non-missing numbers, uniform within the levels of their value."""
         if not self.steps:
             first = np.clip(np.searchsorted(self.values, cells, side="left"), 0, len(self.values) - 1)
             last = np.clip(np.searchsorted(self.values, cells, side="right") - 1, 0, len(self.values) - 1)
@@ -56,7 +59,7 @@ class Scale:
         return self.levels[place] + rng.random(len(cells)) * (self.levels[place + 1] - self.levels[place])
 
     def decode(self, levels: np.ndarray) -> np.ndarray:
-        """Numbers float64 (n,) of levels in [0, 1]."""
+        """Return numbers float64 (n,) of levels in [0, 1]."""
         if self.steps:
             place = np.searchsorted(self.levels[1:-1], levels, side="right")
             return self.values[place]
@@ -65,16 +68,21 @@ class Scale:
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """What each column of the cells (F, n) of a :class:`Coding` becomes: a code of ``domains`` (all columns), and of
-    numbers with a scale (``scales``, by place) a level besides; their codes say "there" and "missing".
+    """Layout of the columns of the cells (F, n) of a :class:`MatrixCoding`.
+
+    Every column has a code of ``domains``. Numbers with a scale (``scales``, by position) also have a level; their
+    codes mean present and missing.
     """
 
     domains: Domains
     scales: Mapping[int, Scale]
 
     @classmethod
-    def of_cells(cls, cells: np.ndarray, coding: Coding) -> Layout:
-        """Scales and categories of the cells (F, n), n >= 1. A column without any value has a code for missing only."""
+    def of_cells(cls, cells: np.ndarray, coding: MatrixCoding) -> Layout:
+        """Fit scales and categories to the cells (F, n), n >= 1.
+
+        A column without values only has the code for missing.
+        """
         domains: list[Domain] = []
         scales: dict[int, Scale] = {}
         for place, row in enumerate(cells):
@@ -88,12 +96,12 @@ class Layout:
 
     @classmethod
     def of_domains(cls, domains: Domains) -> Layout:
-        """Codes for every column, numbers in bins."""
+        """Create a layout with codes for every column; numbers are binned."""
         return cls(domains, {})
 
     @cached_property
     def choices(self) -> list[int]:
-        """Places of the columns that have more than one code."""
+        """Positions of the columns with more than one code."""
         return np.flatnonzero(self.domains.sizes > 1).tolist()
 
     @cached_property
@@ -102,7 +110,7 @@ class Layout:
         return [int(self.domains.sizes[place]) for place in self.choices]
 
     def encode(self, cells: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Levels float32 (n, numbers), random where missing, and codes int64 (n, choices)."""
+        """Return levels float32 (n, numbers), random where missing, and codes int64 (n, choices)."""
         levels = np.empty((cells.shape[1], len(self.scales)), dtype=np.float32)
         plain = cells.copy()
         for at, (place, scale) in enumerate(self.scales.items()):
@@ -114,7 +122,7 @@ class Layout:
         return levels, np.ascontiguousarray(codes, dtype=np.int64)
 
     def decode(self, levels: np.ndarray, codes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Cells float64 (F, n); numbers in bins are drawn at random within their bin."""
+        """Return cells float64 (F, n); binned numbers are drawn uniformly within their bin."""
         from privacy_assets.generators._bayes_kernels import decode
 
         every = np.zeros((len(self.domains.columns), len(codes)), dtype=np.uint32)
@@ -125,7 +133,7 @@ class Layout:
         return cells
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """Arrays to store."""
+        """Return arrays to store."""
         flags = [(place, scale.steps, scale.decimals) for place, scale in self.scales.items()]
         out = {**self.domains.to_arrays(), "scales": np.array(flags, dtype=np.int64).reshape(-1, 3)}
         for place, scale in self.scales.items():
@@ -134,7 +142,7 @@ class Layout:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> Layout:
-        """Inverse of :meth:`to_arrays`; KeyError when one is missing."""
+        """Create a layout from the output of :meth:`to_arrays`. Raises KeyError if an array is missing."""
         scales = {}
         for place, steps, decimals in arrays["scales"].tolist():
             values, levels = arrays[f"scale.values.{place}"], arrays[f"scale.levels.{place}"]

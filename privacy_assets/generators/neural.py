@@ -1,4 +1,4 @@
-"""What the neural generators share: how a table becomes what a network learns, and the fitted network."""
+"""Base classes of neural generators and their fitted networks."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ from privacy_assets.generators.base import (
     write_arrays,
 )
 from privacy_assets.generators.layout import Layout
-from privacy_assets.settings import Layers
-from privacy_assets.tables.coding import Coding
+from privacy_assets.infra.settings import Layers
+from privacy_assets.tables.encoding import MatrixCoding
 from privacy_assets.tables.schema import TableSchema
 from privacy_assets.tables.table import Table
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from privacy_assets.generators.networks.blocks import Sampler, Shape
+    from privacy_assets.generators.networks.training import Sampler, Shape
 
 _WEIGHTS = "network."
-_WIDEST = 10_000  # entries of a one-hot vector
-_BLOCK = 4096  # rows that go through the network at once when rows are drawn
+_WIDEST = 10_000  # maximum width of all one-hot vectors together
+_BLOCK = 4096  # rows per pass through the network when sampling
 
 History = tuple[Mapping[str, float], ...]
 
 
 class NeuralGenerator(Generator):
-    """A generator that is a network."""
+    """Base class of generators that are neural networks."""
 
     modules: ClassVar[tuple[str, ...]] = ("torch",)
     extra: ClassVar[str | None] = "torch"
 
-    hidden: Layers
+    hidden_dims: Layers
     noise: int
 
     def _fit(self, train: Table, training: Training) -> FittedGenerator:
-        if training.device == "mps":  # lacks double precision, some functions, and a random state to set aside
+        if training.device == "mps":  # MPS lacks double precision, some functions, and a random state that can be saved
             training = replace(training, device="cpu")
         cells, coding, layout = self._coded(train)
         network, history = self._train(cells, layout, training)
@@ -55,9 +55,9 @@ class NeuralGenerator(Generator):
         fitted.history, fitted.privacy = history, self._spent(train.schema, training)
         return fitted
 
-    def _coded(self, train: Table) -> tuple[np.ndarray, Coding, Layout]:
-        """Cells (F, n), and what they stand for."""
-        coding = Coding.fit([train], train.schema)
+    def _coded(self, train: Table) -> tuple[np.ndarray, MatrixCoding, Layout]:
+        """Return the cells (F, n), their coding and their layout."""
+        coding = MatrixCoding.fit([train], train.schema)
         cells = coding.code(train)
         return cells, coding, Layout.of_cells(cells, coding)
 
@@ -69,33 +69,36 @@ class NeuralGenerator(Generator):
         return PrivacyBudget()
 
     def sampler(self, shape: Shape) -> Sampler:
-        """The network that makes rows of this ``shape``, with weights from torch's global random state: a GAN's."""
-        from privacy_assets.generators.networks.blocks import GanSampler
+        """Create the network that generates rows of this ``shape``, with weights from torch's global random state.
 
-        return GanSampler(shape, self.hidden, self.noise)
+        The default is the generator of a GAN.
+        """
+        from privacy_assets.generators.networks.training import GanSampler
+
+        return GanSampler(shape, self.hidden_dims, self.noise)
 
     def load(self, folder: Path, schema: TableSchema, manifest: Mapping[str, Any]) -> FittedGenerator:
-        """See :meth:`Generator.load`."""
+        """Implement :meth:`Generator.load`."""
         arrays = read_arrays(folder)
         layout = Layout.from_arrays(arrays)
         shape = shape_of(layout)
         network = with_weights(lambda: self.sampler(shape), arrays)
-        return FittedNeural(self, Coding.of_plain(schema, manifest["values"]), layout, network)
+        return FittedNeural(self, MatrixCoding.of_plain(schema, manifest["values"]), layout, network)
 
 
 class FittedNeural(FittedGenerator):
-    """A trained network, and what its outputs stand for."""
+    """A trained network with its coding and layout."""
 
-    def __init__(self, generator: NeuralGenerator, coding: Coding, layout: Layout, network: Any) -> None:
+    def __init__(self, generator: NeuralGenerator, coding: MatrixCoding, layout: Layout, network: Any) -> None:
         self.generator, self.schema, self.coding, self.layout = generator, coding.schema, coding, layout
         self.network = network.cpu().eval()
 
     def _sample(self, rows: int, seed: int) -> Table:
         import torch
 
-        from privacy_assets.generators.networks.blocks import seeded
+        from privacy_assets.generators.networks.training import seeded
 
-        # A stream of its own: with that of fitting, rows would repeat the noise that protects people.
+        # A separate stream: with that of fitting, rows would repeat the protective noise.
         stream = int(np.random.SeedSequence(seed, spawn_key=(2**32 - 1,)).generate_state(1, np.uint64)[0] >> 1)
         device = torch.device("cpu")
         with torch.inference_mode(), seeded(stream, device):
@@ -111,23 +114,23 @@ class FittedNeural(FittedGenerator):
 
 
 def shape_of(layout: Layout) -> Shape:
-    """The sizes of the vectors of a layout; InputError when they would be too wide to learn from."""
-    from privacy_assets.generators.networks.blocks import Shape
+    """Return the vector sizes of a layout. Raises InputError if vectors are too wide."""
+    from privacy_assets.generators.networks.training import Shape
 
     if sum(layout.sizes) > _WIDEST:
-        wrong = f"its columns have {sum(layout.sizes):,} different categories, more than {_WIDEST:,}"
+        wrong = f"its columns have {sum(layout.sizes):,} distinct categories, more than {_WIDEST:,}"
         fix = "drop identifiers and names, or group rare categories"
         raise InputError(wrong, where="train", fix=fix)
     return Shape(len(layout.scales), layout.sizes)
 
 
 def weights_of(network: nn.Module) -> dict[str, np.ndarray]:
-    """Arrays to store of a network."""
+    """Return the weights of a network as arrays."""
     return {f"{_WEIGHTS}{name}": part.detach().cpu().numpy() for name, part in network.state_dict().items()}
 
 
 def with_weights(make: Callable[[], nn.Module], arrays: Mapping[str, np.ndarray]) -> nn.Module:
-    """The network of ``make`` with the weights of :func:`weights_of`; RuntimeError when they do not fit it."""
+    """Create a network by ``make`` and load its weights. Raises RuntimeError if they do not fit."""
     import torch
 
     with torch.device("meta"):  # draws no weights from the global generator

@@ -1,10 +1,10 @@
-"""Programs as generators: Parquet in, Parquet out, in a process group and an environment of their own."""
+"""Base classes of generators that run an external program, which exchanges Parquet files."""
 
 from __future__ import annotations
 
-import builtins
+import json
+import math
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -12,201 +12,256 @@ import sys
 import time
 import weakref
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, ClassVar
+from typing import IO, Annotated, Any
 
 import pandas as pd
-import pyarrow as pa
 import pyarrow.parquet as pq
+from pydantic import Field
 
-from privacy_assets.compute.progress import Progress, silent
-from privacy_assets.errors import StepError
+from privacy_assets.errors import PrivacyAssetsError, StepError, safe_repr
 from privacy_assets.generators import _program_supervisor as supervisor
 from privacy_assets.generators.base import FittedGenerator, Generator, Training, write_table
-from privacy_assets.generators.reports import Reports, channel_in
-from privacy_assets.storage.work import WorkFolder
+from privacy_assets.infra.work import WorkFolder
 from privacy_assets.tables.schema import TableSchema
 from privacy_assets.tables.table import Table
 
 MODEL = "model"
-PASSED = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ")
-THREADS = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")  # for Python's programs, where they are set
-PRINTED = 1 << 30  # bytes that a program may print before it is ended
+ENV_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ")
+THREADS = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")  # passed to Python programs if set
+PRINTED = 1 << 30  # maximum output of a program in bytes
+HISTORY, EPOCHS = "history.json", 10_000  # training curve of a model, and its maximum length
+MEASURED = frozenset({"epoch", "loss", "validation_loss", "learning_rate", "grad_norm", "overfitting_ratio"})
+Timeout = Annotated[float, Field(gt=0, allow_inf_nan=True)]  # seconds
 _POLL, _GRACE = 0.1, 10.0
+_LARGEST = 1 << 22  # maximum size of a training curve in bytes
 
 
 class ProgramGenerator(Generator):
-    """A generator whose work a program does, started anew for every part of it; no shell is involved.
+    """Base class of generators that run an external program, in a new process for each fit or sample, without a shell.
+    The program runs in the current folder with the rights of the current user. A supervisor terminates it with all
+    processes that it started (on Linux in any session, elsewhere in its process group) when the program exits,
+    exceeds ``timeout`` or prints more than 1 GiB, or this process is killed. Its files and its ``TMPDIR`` are in a
+    :class:`WorkFolder` and are discarded unless it succeeds. Its environment contains ``PATH``, ``HOME``, language,
+    time zone and :attr:`env_variables`, but no keys.
 
-    It runs in the current folder with the rights of this user, below a supervisor that ends it with everything that it
-    started (on Linux in whatever session; elsewhere its process group) when it takes longer than ``timeout`` seconds,
-    prints more than a GiB, is done, or this process is killed. Its files, and a ``TMPDIR`` for others, lie in a
-    :class:`WorkFolder`: unless it ends with exit status 0, nothing of what it wrote is kept. Of the environment it
-    sees ``PATH``, ``HOME``, language, time zone, and :attr:`passed`: no keys. What it prints may quote private values:
-    it is in no message, and dropped, unless ``log`` names a file that it is appended to. What it may report besides:
-    ``reports``.
+    The program reads private rows and could encode them in its exit status, in an exception, or in the position of an
+    invalid cell. Messages therefore state only whether it succeeded. Its output and the reason of a failure are
+    appended to ``log``.
+
+    Attributes:
+        timeout: Maximum number of seconds per run.
+        log: Private file for the output and failure reasons. None: they are discarded.
     """
-
-    # What an exit status says, where it says more than its number.
-    endings: ClassVar[Mapping[int, str]] = {supervisor.NOT_STARTED: "could not be started"}
 
     timeout: float
     log: str | None
 
     @property
     @abstractmethod
-    def passed(self) -> tuple[str, ...]:
-        """Names of further environment variables that it sees."""
+    def env_variables(self) -> tuple[str, ...]:
+        """Names of additional environment variables that the program receives."""
 
     @property
     @abstractmethod
     def sampler(self) -> Sequence[str]:
-        """Arguments of the program that writes the rows."""
+        """Command line that generates the rows."""
 
     @property
-    def source(self) -> str | None:
-        """The Python file of the user's of which an error may name the line, if it is known."""
-        return None
+    def label(self) -> str:
+        """Name of the program in messages."""
+        return f"generator {self.name}: {Path(self.sampler[0]).name}"
 
-    def run(
-        self, arguments: Sequence[str], given: Mapping[str, str], folder: Path, progress: Progress = silent
-    ) -> Reports:
-        """Run ``arguments`` with ``given`` in place of their marks; StepError unless it ends well."""
+    @contextmanager
+    def private_failures(self, program: str) -> Iterator[None]:
+        """Replace every error in the block by the same StepError, and append its reason to the log.
+
+        Args:
+            program: Name or path of the executable.
+
+        Raises:
+            StepError: If the block fails. Before the block runs: if ``program`` or an environment variable is missing,
+                or the log cannot be opened.
+        """
+        self._check(program)
+        try:
+            yield
+            return
+        except Exception as error:  # noqa: BLE001 (the program determines which error is raised, and where)
+            kind = "" if isinstance(error, PrivacyAssetsError) else f"{type(error).__name__}: "
+            with suppress(OSError), self._opened_log() as log:
+                log.write(f"privacy-assets: {kind}{error}\n".encode(errors="replace"))
+        where = (
+            f"read {safe_repr(self.log)}" if self.log else "set log to a private file, run it again and read that file"
+        )
+        StepError(
+            f"{self.label} failed, took longer than {self.timeout:g} seconds or returned an unusable table."
+            f" The reason may contain private values and is not shown. Fix: {where}."
+        ).raise_without_context()
+
+    def _check(self, program: str) -> None:
+        absent = [name for name in self.env_variables if name not in os.environ]
+        if absent:
+            fix = "set it where the step runs"
+            raise StepError(f"{self.label} needs the environment variable {absent[0]}, which is not set. Fix: {fix}.")
+        if shutil.which(program) is None:
+            raise StepError(f"{self.label} could not be started (FileNotFoundError). Fix: check its name.")
+        try:
+            self._opened_log().close()
+        except OSError:
+            fix = "name a file in an existing folder that you can write to"
+            StepError(f"{self.label}: log {safe_repr(self.log)} cannot be opened. Fix: {fix}.").raise_without_context()
+
+    def _opened_log(self) -> IO[bytes]:
+        if self.log is None:
+            return open(os.devnull, "ab")
+        return os.fdopen(os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")
+
+    def run(self, arguments: Sequence[str], given: Mapping[str, str], folder: Path) -> None:
+        """Run ``arguments`` in a block of :meth:`private_failures`.
+
+        Args:
+            arguments: Command line with placeholders such as ``{train}``.
+            given: Value of each placeholder.
+            folder: Folder for temporary files and output.
+
+        Raises:
+            StepError: If the program fails. The message is private.
+        """
         filled = [_filled(part, given) for part in arguments]
         (folder / "tmp").mkdir()
-        with (folder / "log").open("w+b") as printed, channel_in(folder, progress) as channel:
+        environment = {name: os.environ[name] for name in (*ENV_VARIABLES, *self.env_variables) if name in os.environ}
+        with (folder / "printed").open("w+b") as printed:
             try:
-                environment = {**self._environment(), **channel.variables, "TMPDIR": str(folder / "tmp")}
-                self._watch(filled, environment, printed, channel.reports)
+                self._watch(filled, {**environment, "TMPDIR": str(folder / "tmp")}, printed)
             finally:
-                self._keep(printed)
-            return channel.reports
+                printed.seek(0)
+                with self._opened_log() as log:
+                    shutil.copyfileobj(printed, log)
 
-    def _watch(self, arguments: list[str], environment: dict[str, str], printed: IO[bytes], reports: Reports) -> None:
+    def _watch(self, arguments: list[str], environment: dict[str, str], printed: IO[bytes]) -> None:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", supervisor.__file__, *arguments],
+            stdin=subprocess.PIPE,  # never written to; the system closes it even if this process is killed
+            stdout=printed,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+        end = time.monotonic() + self.timeout
         try:
-            process = subprocess.Popen(
-                [sys.executable, "-I", "-S", supervisor.__file__, *arguments],
-                stdin=subprocess.PIPE,  # never written to: it closes when this process ends, however it does
-                stdout=printed,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                start_new_session=True,
-            )
-        except (OSError, ValueError) as error:
-            raise self.failed(arguments[0], f"could not be started ({type(error).__name__})") from None
-        try:
-            status = self._wait(process, arguments[0], printed, reports)
+            while process.poll() is None:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(max(min(_POLL, end - time.monotonic()), 0))
+                if os.fstat(printed.fileno()).st_size > PRINTED:
+                    raise StepError(f"the program printed more than {PRINTED:,} bytes.")
+                if process.returncode is None and time.monotonic() >= end:
+                    raise StepError(f"the program took longer than {self.timeout:g} seconds.")
         finally:
             _end(process)
-        while reports.read():
-            pass
-        if status != 0:
-            ended = f"ended with exit status {status}" if status > 0 else f"was ended by signal {-status}"
-            raise self.failed(arguments[0], self.endings.get(status, ended) + _last_error(printed, self.source))
+        if process.returncode != 0:
+            raise StepError(f"the program ended with exit status {process.returncode}.")
 
-    def _wait(self, process: subprocess.Popen[bytes], program: str, printed: IO[bytes], reports: Reports) -> int:
-        end = time.monotonic() + self.timeout
-        while True:
-            with suppress(subprocess.TimeoutExpired):
-                return process.wait(max(min(_POLL, end - time.monotonic()), 0))
-            reports.read()
-            if os.fstat(printed.fileno()).st_size > PRINTED:
-                raise self.failed(program, f"printed more than {PRINTED:,} bytes")
-            if time.monotonic() >= end:
-                raise self.failed(program, f"took longer than {self.timeout:g} seconds")
-
-    def _environment(self) -> dict[str, str]:
-        absent = [name for name in self.passed if name not in os.environ]
-        if absent:
-            raise self.failed(self.sampler[0], f"needs the environment variable {absent[0]}, which is not set")
-        return {name: os.environ[name] for name in (*PASSED, *self.passed) if name in os.environ}
-
-    def _keep(self, printed: IO[bytes]) -> None:
-        if self.log is None:
-            return
-        printed.seek(0)
-        target = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        with os.fdopen(target, "wb") as log:
-            shutil.copyfileobj(printed, log)
-
-    def failed(self, program: str, what: str) -> StepError:
-        """The error that says ``what`` happened to ``program``, and nothing that it printed."""
-        hint = "Fix: run it by hand; what it prints is in no message, because it can quote private values"
-        return StepError(f"generator {self.name}: {Path(program).name} {what}. {hint} (setting log).")
-
-    def trained(self, arguments: Sequence[str], table: pd.DataFrame, training: Training) -> tuple[Model, Reports]:
-        """The model folder that ``arguments`` make of ``table``, and what the program reported."""
+    def trained(self, arguments: Sequence[str], table: pd.DataFrame, training: Training) -> Model:
+        """Run the training command ``arguments`` on ``table`` and return the model folder that it wrote."""
         model = Model()
         with WorkFolder() as folder:
             written = {"{train}": str(write_table(table, folder)), "{model}": str(model.path)}
             numbers = {"{seed}": str(training.seed), "{device}": training.device}
-            reports = self.run(arguments, {**written, **numbers}, folder, training.progress)
-        if not model.path.is_dir() or not any(model.path.iterdir()):
-            raise self.failed(arguments[0], "wrote nothing to {model}")
-        odd = [path for path in model.path.rglob("*") if path.is_symlink() or not (path.is_file() or path.is_dir())]
-        if odd:
-            raise self.failed(arguments[0], "wrote to {model} what cannot be copied: a link, or no plain file")
-        return model, reports
+            with self.private_failures(arguments[0]):
+                self.run(arguments, {**written, **numbers}, folder)
+                model.check()
+        return model
 
 
 class Model:
-    """A folder of files that a program wrote, kept as long as this object."""
+    """Folder of files written by a program. It is deleted with this object."""
 
     def __init__(self, source: Path | None = None) -> None:
         folder = WorkFolder()
-        weakref.finalize(self, folder.close)  # which holds the folder until then
+        weakref.finalize(self, folder.close)  # also keeps a reference to the folder
         self.path = folder.path / MODEL
         if source is None:
             self.path.mkdir()
         else:
             shutil.copytree(source, self.path)
 
+    def check(self) -> None:
+        """Check that the folder contains files and that all of them can be copied.
+
+        Raises:
+            StepError: If not. The message is private.
+        """
+        if not self.path.is_dir() or not any(self.path.iterdir()):
+            raise StepError("the program wrote nothing to {model}.")
+        for path in self.path.rglob("*"):
+            plain = not path.is_symlink() and (path.is_file() or path.is_dir())
+            if not (plain and os.access(path, os.R_OK) and path.name.isascii() and path.name.isprintable()):
+                raise StepError("{model} contains a link, an unreadable file, or a name that is not ASCII.")
+
     def copy(self, folder: Path) -> Path:
-        """A copy in ``folder``: whoever is given it cannot change the model."""
+        """Copy the files to ``folder``, so that the program that receives them cannot change the model."""
         return Path(shutil.copytree(self.path, folder / MODEL))
 
 
+def read_history(file: Path) -> tuple[dict[str, float], ...]:
+    """Read the training curve written by a worker script of this package.
+
+    Returns:
+        One mapping per epoch, with "epoch" and other keys of :data:`MEASURED`.
+
+    Raises:
+        StepError: If the file has another format. The message is private.
+    """
+    with file.open("rb") as stream:
+        content = stream.read(_LARGEST + 1)
+    rows = json.loads(content) if len(content) <= _LARGEST else None
+    if not isinstance(rows, list) or len(rows) > EPOCHS:
+        raise StepError(f"{file.name} is not a list of at most {EPOCHS} epochs.")
+    for row in rows:
+        known = isinstance(row, dict) and "epoch" in row and MEASURED.issuperset(row)
+        if not known or not all(isinstance(number, float) and math.isfinite(number) for number in row.values()):
+            raise StepError(f"{file.name} contains an epoch with unknown keys or a value that is not a finite float.")
+    return tuple(rows)
+
+
 class FittedProgram(FittedGenerator):
-    """A program that was trained, or one that learns anew for every sample."""
+    """Base class of fitted programs: those with a trained model, and those that are fitted again for each sample."""
 
     generator: ProgramGenerator
 
     @abstractmethod
     def given(self, folder: Path) -> dict[str, str]:
-        """Write what the program reads into ``folder``; where it is, by mark."""
+        """Write the input files of the program to ``folder`` and return their paths by placeholder."""
 
     def _sample(self, rows: int, seed: int) -> Table:
-        return Table.of(self.written(rows, seed), self.schema, where=self.where)
-
-    def written(self, rows: int, seed: int) -> pd.DataFrame:
-        """What the program writes when it is asked for so many rows."""
+        generator = self.generator
         with WorkFolder() as folder:
             out = folder / "out.parquet"
             given = {"{out}": str(out), "{rows}": str(rows), "{seed}": str(seed), **self.given(folder)}
-            self.generator.run(self.generator.sampler, given, folder)
-            return self._read(out)
+            with generator.private_failures(generator.sampler[0]):
+                generator.run(generator.sampler, given, folder)
+                if not out.is_file():
+                    raise StepError("the program wrote no file to {out}.")
+                table = self._checked(self._table(pq.ParquetFile(out).read().to_pandas()), rows)
+                table.to_published_frame()  # fails here if the dtypes of the private table cannot be restored
+        return table
 
-    def _read(self, out: Path) -> pd.DataFrame:
-        program = self.generator.sampler[0]
-        if not out.is_file():
-            raise self.generator.failed(program, "wrote no file to {out}")
-        try:
-            return pq.ParquetFile(out).read().to_pandas()
-        except (OSError, ValueError, pa.ArrowException) as error:
-            what = f"wrote no Parquet file that can be read ({type(error).__name__})"
-        raise self.generator.failed(program, what)  # outside: its own message is not ours
+    def _table(self, written: pd.DataFrame) -> Table:
+        """Convert the program's output."""
+        return Table.of(written, self.schema, where=self.where)
 
 
 class FittedModel(FittedProgram):
-    """A program whose training left ``model``."""
+    """A program with the ``model`` that its training wrote."""
 
     def __init__(self, generator: ProgramGenerator, schema: TableSchema, model: Model) -> None:
         self.generator, self.schema, self.model = generator, schema, model
 
     def given(self, folder: Path) -> dict[str, str]:
-        """See :meth:`FittedProgram.given`."""
+        """Implement :meth:`FittedProgram.given`."""
         return {"{model}": str(self.model.copy(folder))}
 
     def _save(self, folder: Path) -> dict[str, Any]:
@@ -221,7 +276,7 @@ def _filled(part: str, given: Mapping[str, str]) -> str:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a supervisor, which ends its program first, and what is left of its process group."""
+    """Terminate a supervisor, which terminates its program first, and the rest of its process group."""
     if process.stdin is not None:
         process.stdin.close()
     with suppress(subprocess.TimeoutExpired):
@@ -229,23 +284,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-
-
-def _last_error(printed: IO[bytes], source: str | None) -> str:
-    """Name of the exception of Python that the last line printed begins with, if any, and where in ``source`` it arose.
-
-    Nothing else of what was printed: neither of the two can hold a private value.
-    """
-    printed.seek(max(os.fstat(printed.fileno()).st_size - 65_536, 0))
-    text = printed.read().decode("utf-8", "replace").strip()
-    name = re.match(r"\w*", text.splitlines()[-1]) if text else None
-    found = getattr(builtins, name[0], None) if name else None
-    summary = found.__name__ if isinstance(found, type) and issubclass(found, BaseException) else ""
-    lines = re.findall(rf'^  File "{re.escape(source)}", line (\d{{1,6}}),', text, re.MULTILINE) if source else []
-    if source and lines and int(lines[-1]) <= _length(Path(source)):
-        summary += f"{' ' if summary else ''}at {source}:{lines[-1]}"
-    return f" ({summary})" if summary else ""
-
-
-def _length(file: Path) -> int:
-    return len(file.read_bytes().splitlines()) if file.is_file() else 0

@@ -1,26 +1,38 @@
-"""REaLTabFormer (Solatorio and Dupriez 2023): rows as sentences of a small GPT-2, by its library, as a program."""
+"""REaLTabFormer (Solatorio and Dupriez 2023): a small GPT-2 that generates rows, run by its library in a program."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, astuple, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from pydantic import Field
 
-from privacy_assets.errors import ConfigError
+from privacy_assets.errors import ConfigError, InputError
 from privacy_assets.generators.base import FittedGenerator, Training
-from privacy_assets.generators.commands import Timeout
-from privacy_assets.generators.digits import DigitCoding
-from privacy_assets.generators.programs import MODEL, THREADS, FittedModel, Model, ProgramGenerator
-from privacy_assets.settings import declared
-from privacy_assets.tables.schema import TableSchema
+from privacy_assets.generators.programs import (
+    HISTORY,
+    MODEL,
+    THREADS,
+    FittedModel,
+    Model,
+    ProgramGenerator,
+    Timeout,
+    read_history,
+)
+from privacy_assets.infra.settings import declared
+from privacy_assets.tables.column import Column
+from privacy_assets.tables.encoding import MatrixCoding
+from privacy_assets.tables.precision import UNITS
+from privacy_assets.tables.schema import ColumnSchema, TableSchema
 from privacy_assets.tables.table import Table
 
 WORKER = Path(__file__).with_name("_realtabformer_worker.py")
@@ -29,56 +41,204 @@ INSTALL = (
     "rtf/bin/pip install 'realtabformer>=0.2.4,<0.3' 'transformers<5' 'datasets<5' 'pandas<3' pyarrow"
 )
 
+_EXACT, _SHORT = 9, 6  # decimal digits of a range: maximum for exact values, and otherwise
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Grid of a number or time: ``(low + k) * step / parts``, k = 0, 1, ...
+
+    ``gaps`` is True if values are missing.
+    """
+
+    low: int
+    step: float
+    parts: float
+    gaps: bool
+
+    @classmethod
+    def fit(cls, column: ColumnSchema, cells: np.ndarray) -> Grid | None:
+        """Return the grid of the column's precision, coarser for numbers with many digits; None without values."""
+        known = cells[~np.isnan(cells)]
+        if not len(known):
+            return None
+        step, parts = 1.0, 1.0
+        if column.kind == "datetime":
+            step, parts = float(UNITS[str(column.precision or "microsecond")]), float(UNITS["day"])
+        elif column.kind == "numeric":
+            decimals = _decimals(column, known)
+            step, parts = 10.0 ** max(-decimals, 0), 10.0 ** max(decimals, 0)
+        return cls(int(np.rint(known * parts / step).min()), step, parts, len(known) < len(cells))
+
+    def code(self, cells: np.ndarray) -> np.ndarray:
+        """Return k of each cell as float64, NaN for missing."""
+        return np.asarray(np.rint(cells * self.parts / self.step) - self.low)
+
+    def cells(self, codes: np.ndarray) -> np.ndarray:
+        """Convert codes from :meth:`code` to cells."""
+        return np.asarray((codes + self.low) * self.step / self.parts)
+
+
+@dataclass(frozen=True, eq=False)
+class DigitCoding:
+    """Columns ``c0``, ``c1``, ... in schema order: numbers as int64 from 0, or strings ``v<k>``.
+
+    The library splits integers into digits itself. Its coding of other values loses information: it rounds numbers to
+    four decimals, fails for numbers with nine digits before the point, cannot decode times with missing values, reads
+    the category "NaN" as missing and cuts categories at "___".
+
+    A number with missing values is preceded by a column ``c<i>m`` that is ``v1`` for missing, and is 0 there. A column
+    without grid (None) is a category of :class:`MatrixCoding`, with a code for missing; this includes numbers without
+    any value. Numbers keep nine digits if they have no more, otherwise six digits of their range. Integers and times
+    are exact up to 2**53.
+    """
+
+    coding: MatrixCoding
+    grids: tuple[Grid | None, ...]
+
+    @classmethod
+    def fit(cls, table: Table) -> DigitCoding:
+        """Fit to the values of a table."""
+        coding = MatrixCoding.fit([table], table.schema)
+        cells = coding.code(table)
+        numbers = zip(table.schema.columns, coding.is_number, cells, strict=True)
+        return cls(coding, tuple(Grid.fit(column, row) if number else None for column, number, row in numbers))
+
+    def code(self, table: Table) -> pd.DataFrame:
+        """Encode a table. Unknown categories are encoded as missing."""
+        coded: dict[str, Any] = {}
+        for place, (grid, cells) in enumerate(zip(self.grids, self.coding.code(table), strict=True)):
+            if grid is not None:
+                if grid.gaps:
+                    coded[f"c{place}m"] = pd.Series(np.where(np.isnan(cells), "v1", "v0"), dtype=object)
+                coded[f"c{place}"] = pd.Series(np.nan_to_num(grid.code(cells)).astype(np.int64))
+                continue
+            codes = np.minimum(np.nan_to_num(cells), self._missing(place)).astype(np.int64)
+            coded[f"c{place}"] = pd.Series([f"v{code}" for code in codes], dtype=object)
+        return pd.DataFrame(coded)
+
+    def table(self, frame: pd.DataFrame, *, where: str) -> Table:
+        """Decode a frame from :meth:`code`. Raises InputError for other columns or invalid codes."""
+        coded = Table.of(frame, self._schema(), where=where)
+        cells = np.empty((len(self.grids), len(coded)))
+        for place, grid in enumerate(self.grids):
+            if grid is None:
+                codes = _codes(coded[f"c{place}"], self._missing(place), where)
+                cells[place] = np.nan if self.coding.is_number[place] else codes
+                continue
+            cells[place] = grid.cells(coded[f"c{place}"].floats())
+            if grid.gaps:
+                cells[place, _codes(coded[f"c{place}m"], 1, where) == 1] = np.nan
+        return self.coding.table(cells)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return values of the private table as a JSON-compatible mapping."""
+        grids = [None if grid is None else list(astuple(grid)) for grid in self.grids]
+        return {"values": self.coding.plain_values(), "grids": grids}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], schema: TableSchema) -> DigitCoding:
+        """Create a coding from the output of :meth:`to_json`."""
+        grids = tuple(None if grid is None else Grid(*grid) for grid in data["grids"])
+        return cls(MatrixCoding.of_plain(schema, data["values"]), grids)
+
+    def _missing(self, place: int) -> int:
+        return len(self.coding.values[place] or ())
+
+    def _schema(self) -> TableSchema:
+        columns = []
+        for place, grid in enumerate(self.grids):
+            if grid is not None and grid.gaps:
+                columns.append(ColumnSchema(f"c{place}m", "categorical", False, "object"))
+            columns.append(ColumnSchema(f"c{place}", "categorical" if grid is None else "integer", False, "object"))
+        return TableSchema(tuple(columns))
+
+
+def _codes(texts: Column, last: int, where: str) -> np.ndarray:
+    known = {f"v{code}": float(code) for code in range(last + 1)}
+    codes = np.array([known.get(text, np.nan) for text in texts.objects()])
+    bad = np.flatnonzero(np.isnan(codes))
+    if len(bad):
+        raise InputError("a code is not known", where=where, column=texts.name, row=int(bad[0]))
+    return codes
+
+
+def _decimals(column: ColumnSchema, cells: np.ndarray) -> int:
+    """Return the column's decimals if the range then has at most nine digits, otherwise those for six digits."""
+    digits = math.ceil(math.log10(float(np.ptp(cells)) or float(np.abs(cells).max()) or 1.0))
+    if isinstance(column.precision, int) and digits + column.precision <= _EXACT:
+        return column.precision
+    return _SHORT - digits
+
 
 @declared
 class RealTabFormer(ProgramGenerator):
-    """REaLTabFormer, which needs older libraries than this package: ``python`` runs it in an environment of its own.
+    """REaLTabFormer, a GPT-2 that generates rows as token sequences.
 
-    ``python`` is the interpreter of that environment (None: this one). The model has ``layers`` layers of ``width``
-    (a multiple of 64, one head for each) with ``dropout``, and is trained for at most ``epochs`` epochs in batches of
-    four times ``batch_size``, as the library does. It stops when the loss on the rows of a share ``validation`` of the
-    people has not improved for ``patience`` epochs, and takes the best epoch; ``patience`` 0: it goes on to the end and
-    takes the last. ``n_critic`` > 0 is the library's own rule instead: every so many epochs it compares distances of
-    synthetic and real rows; nothing is then kept for validation.
+    The library requires older dependencies than this package, so it usually runs in a separate environment. With
+    ``patience`` > 0, training stops when the loss on validation subjects has not improved for ``patience`` epochs, and
+    the best epoch is kept. With ``patience`` 0, all epochs run and the last one is kept. Rows are drawn on the CPU,
+    without network access.
 
-    ``overfit`` f in [1, 2] over-fits on purpose (Palacios 4.2): a first training finds the best validation loss L*, a
-    second one without dropout or early stopping goes on until its loss L reaches L/L* = f after its own best, 100
-    epochs at most. The last "overfitting ratio" of the history is the one reached. Never publish what that makes.
+    Attributes:
+        python: Python interpreter of the separate environment. None: the current one.
+        epochs: Maximum number of passes over the rows.
+        batch_size: Rows per forward pass. As in the library, a training step adds up the gradients of four passes.
+        layers: Number of transformer layers.
+        width: Width of the layers, a multiple of 64, with one attention head per 64.
+        dropout: Share of dropped units.
+        validation: Share of subjects in the validation set.
+        patience: Number of epochs without improvement after which training stops. 0: no early stopping.
+        n_critic: If positive, the library's own stopping rule replaces validation: it compares the distances of
+            synthetic and real rows every ``n_critic`` epochs.
+        overfit: Factor f in [1, 2] for deliberate overfitting (Palacios 4.2). A first training finds the best
+            validation loss L*. A second one, without dropout and early stopping, continues until its loss exceeds its
+            own minimum and reaches f L*, for at most 100 epochs. The last "overfitting_ratio" in the history is the
+            factor reached. Never publish the output. None: off.
+        sample_batch: Number of rows drawn at a time.
+        timeout: Maximum number of seconds per run.
+        log: See :class:`ProgramGenerator`.
 
-    Rows are drawn on the CPU, ``sample_batch`` at a time. Nothing is fetched from a network.
+    Raises:
+        ConfigError: If ``overfit`` is set without validation and early stopping, or the library is not installed and
+            ``python`` is None.
     """
 
     name = "realtabformer"
-    summary = "REaLTabFormer: rows as sentences of a GPT-2, trained by its library in an environment of its own."
+    summary = "REaLTabFormer: a GPT-2 that generates rows as tokens, trained by its library in a separate environment."
     licence = "MIT"
     modules = ("torch",)
     extra = "realtabformer"
-    apart = ("realtabformer", INSTALL)
+    separate_environment = ("realtabformer", INSTALL)
 
-    python: str | None = Field(default=None, description="the python of its own environment")
-    epochs: int = Field(default=100, ge=1, description="passes over the training rows")
-    batch_size: int = Field(default=8, ge=1, description="rows of a step")
-    layers: int = Field(default=6, ge=1, description="of the transformer")
-    width: int = Field(default=768, ge=64, multiple_of=64, description="of a layer")
-    dropout: float = Field(default=0.1, ge=0, lt=1, description="share of units that are dropped")
-    validation: float = Field(default=0.1, ge=0, lt=1, description="share of people held out for early stopping")
-    patience: int = Field(default=5, ge=0, description="epochs without a better loss that end training")
-    n_critic: int = Field(default=0, ge=0, description="epochs between the library's own comparisons")
-    overfit: float | None = Field(default=None, ge=1, le=2, description="how far it is over-fitted on purpose")
-    sample_batch: int = Field(default=128, ge=1, description="rows drawn at once")
-    timeout: Timeout = Field(default=86_400.0, description="seconds of each run, at most")
-    log: str | None = Field(default=None, description="file for what it prints")
+    python: str | None = Field(default=None, description="Python interpreter of a separate environment")
+    epochs: int = Field(default=100, ge=1, description="number of passes over the training rows")
+    batch_size: int = Field(default=8, ge=1, description="rows per forward pass; a step has four")
+    layers: int = Field(default=6, ge=1, description="number of transformer layers")
+    width: int = Field(default=768, ge=64, multiple_of=64, description="width of the layers")
+    dropout: float = Field(default=0.1, ge=0, lt=1, description="share of dropped units")
+    validation: float = Field(default=0.1, ge=0, lt=1, description="share of people in the validation set")
+    patience: int = Field(default=5, ge=0, description="training stops after this many epochs without improvement")
+    n_critic: int = Field(
+        default=0, ge=0, description="epochs between the library's comparisons of distances (0: none)"
+    )
+    overfit: float | None = Field(
+        default=None, ge=1, le=2, description="factor of deliberate overfitting: validation loss relative to the best"
+    )
+    sample_batch: int = Field(default=128, ge=1, description="rows drawn at a time")
+    timeout: Timeout = Field(default=86_400.0, description="maximum number of seconds per run")
+    log: str | None = Field(default=None, description="private file for its output and failure reasons")
 
     def __post_init__(self) -> None:
         if self.overfit is not None and (self.n_critic or not self.patience or not self.validation):
             raise ConfigError(f"{self.name}: overfit needs validation and patience above 0, and n_critic 0.")
         if self.python is None and find_spec("realtabformer") is None:
             fix = f"{INSTALL}; then set python to rtf/bin/python"
-            raise ConfigError(f"{self.name} is not installed here. Fix: give it an environment of its own: {fix}.")
+            raise ConfigError(f"{self.name} is not installed. Fix: create a separate environment: {fix}.")
 
     @property
-    def passed(self) -> tuple[str, ...]:
-        """See :attr:`ProgramGenerator.passed`."""
+    def env_variables(self) -> tuple[str, ...]:
+        """See :attr:`ProgramGenerator.env_variables`."""
         return tuple(name for name in THREADS if name in os.environ)
 
     @property
@@ -87,18 +247,18 @@ class RealTabFormer(ProgramGenerator):
         return [*self._worker("sample"), "{model}", "{out}", "{rows}", "{seed}", str(self.sample_batch)]
 
     def overfitting_protection(self) -> str:
-        """See :meth:`Generator.overfitting_protection`."""
+        """Implement :meth:`Generator.overfitting_protection`."""
         if self.overfit is not None and self.overfit > 1:
             return ""
         stops = []
         if self.n_critic:
             stops.append("the library's comparison of distances")
         elif self.patience and self.validation:
-            stops.append(f"early stopping after {self.patience} epochs without a better loss on unseen people")
+            stops.append(f"early stopping after {self.patience} epochs without improvement on validation people")
         return ", ".join([*stops, *([f"dropout {self.dropout:g}"] if self.dropout else [])])
 
     def _worker(self, part: str) -> list[str]:
-        # Isolated: beside the script lie modules of ours, which would hide others of the same name.
+        # -I: keep the script's folder off the path, where modules of this package would shadow others of the same name.
         return [self.python or sys.executable, "-I", str(WORKER), part]
 
     def _fit(self, train: Table, training: Training) -> FittedGenerator:
@@ -110,26 +270,26 @@ class RealTabFormer(ProgramGenerator):
         settings = {name: value for name, value in asdict(self).items() if name not in ("python", "log", "timeout")}
         task = json.dumps({**settings, "held": int(aside.sum())})
         arguments = [*self._worker("fit"), "{train}", "{model}", "{seed}", "{device}", task]
-        table = coding.code(train).iloc[np.argsort(aside, kind="stable")].reset_index(drop=True)  # those held last
-        model, reports = self.trained(arguments, table, training)
-        fitted = FittedRealTabFormer(self, model, coding)
-        fitted.history = tuple(reports.rows)
+        table = coding.code(train).iloc[np.argsort(aside, kind="stable")].reset_index(drop=True)  # validation rows last
+        fitted = FittedRealTabFormer(self, self.trained(arguments, table, training), coding)
+        with self.private_failures(arguments[0]):
+            fitted.history = read_history(fitted.model.path / HISTORY)
         return fitted
 
     def load(self, folder: Path, schema: TableSchema, manifest: Mapping[str, Any]) -> FittedGenerator:
-        """See :meth:`Generator.load`."""
+        """Implement :meth:`Generator.load`."""
         return FittedRealTabFormer(self, Model(folder / MODEL), DigitCoding.from_json(manifest["columns"], schema))
 
 
 class FittedRealTabFormer(FittedModel):
-    """The trained network, and how the columns were written for it."""
+    """The trained network with the coding of the columns."""
 
     def __init__(self, generator: RealTabFormer, model: Model, coding: DigitCoding) -> None:
         super().__init__(generator, coding.coding.schema, model)
         self.coding = coding
 
-    def _sample(self, rows: int, seed: int) -> Table:
-        return self.coding.table(self.written(rows, seed), where=self.where)
+    def _table(self, written: pd.DataFrame) -> Table:
+        return self.coding.table(written, where=self.where)
 
     def _save(self, folder: Path) -> dict[str, Any]:
         return {**super()._save(folder), "columns": self.coding.to_json()}

@@ -1,4 +1,4 @@
-"""The registry of generators: one line each. Everything that lists or loads generators reads it from here."""
+"""Registry of generators."""
 
 from __future__ import annotations
 
@@ -12,31 +12,33 @@ from typing import Any
 
 import pandas as pd
 
-from privacy_assets.errors import ConfigError, InputError, PrivacyAssetsError, did_you_mean, shown
+from privacy_assets.errors import ConfigError, InputError, PrivacyAssetsError, did_you_mean, safe_repr
 from privacy_assets.generators.base import FittedGenerator, Generator, PrivacyBudget, read_manifest
-from privacy_assets.generators.functions import CallableGenerator
-from privacy_assets.settings import default_of, parts_at
+from privacy_assets.generators.user_code import CallableGenerator
+from privacy_assets.infra.settings import default_of, load_registry
 from privacy_assets.tables.schema import TableSchema
 
-GENERATORS: dict[str, type[Generator]] = parts_at(
+GENERATORS: dict[str, type[Generator]] = load_registry(
     "privacy_assets.generators.synthpop:SynthPop",
-    "privacy_assets.generators.baynet:BayNet",
-    "privacy_assets.generators.privbayes:PrivBayes",
+    "privacy_assets.generators.bayes:BayNet",
+    "privacy_assets.generators.bayes:PrivBayes",
     "privacy_assets.generators.ctgan:CTGAN",
     "privacy_assets.generators.ctgan:TVAE",
     "privacy_assets.generators.rvae:RVAE",
-    "privacy_assets.generators.wgan_gp:WGANGP",
-    "privacy_assets.generators.dpgan:DPGAN",
-    "privacy_assets.generators.dpctgan:DPCTGAN",
-    "privacy_assets.generators.pategan:PATEGAN",
+    "privacy_assets.generators.gans:WGANGP",
+    "privacy_assets.generators.gans:DPGAN",
+    "privacy_assets.generators.gans:DPCTGAN",
+    "privacy_assets.generators.gans:PATEGAN",
     "privacy_assets.generators.realtabformer:RealTabFormer",
     "privacy_assets.generators.copies:Copy",
     "privacy_assets.generators.copies:NoisyCopy",
-    "privacy_assets.generators.functions:CallableGenerator",
-    "privacy_assets.generators.commands:CommandGenerator",
+    "privacy_assets.generators.user_code:CallableGenerator",
+    "privacy_assets.generators.user_code:CommandGenerator",
 )
 
-# What reading a file that was damaged or changed may raise; RuntimeError: weights that do not fit their network.
+DEFAULT_GENERATOR = "synthpop"
+
+# Errors raised by damaged or modified files; RuntimeError if weights do not fit the network.
 _DAMAGED = (OSError, LookupError, ValueError, TypeError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
 GeneratorLike = str | Mapping[str, Any] | Callable[[pd.DataFrame, int, int], pd.DataFrame] | Generator
@@ -44,10 +46,18 @@ GeneratorLike = str | Mapping[str, Any] | Callable[[pd.DataFrame, int, int], pd.
 
 @dataclass(frozen=True, slots=True)
 class GeneratorInfo:
-    """A registered generator and whether it can run here; ``missing`` are modules that are not installed.
+    """A registered generator, and whether it can run here.
 
-    ``repeatable``: the same seed gives the same rows. ``settings`` are those with a default, ``required`` the others.
-    ``apart`` is the command that makes the environment it needs beside this one, if it does.
+    Attributes:
+        name: Registry key.
+        summary: One sentence for users.
+        licence: License of the code that does the work.
+        extra: Extra of this package that installs its modules, or None.
+        missing: Modules that are not installed.
+        repeatable: True if the same seed gives the same rows.
+        settings: Settings with a default.
+        required: Settings without a default.
+        separate_environment: Command that creates the separate environment it needs, or None.
     """
 
     name: str
@@ -58,11 +68,11 @@ class GeneratorInfo:
     repeatable: bool
     settings: Mapping[str, Any]
     required: tuple[str, ...]
-    apart: str | None
+    separate_environment: str | None
 
     @classmethod
     def of(cls, kind: type[Generator]) -> GeneratorInfo:
-        """What is known of a generator; imports none of its modules."""
+        """Describe a generator without importing its modules."""
         missing = tuple(module for module in kind.modules if not _there(module))
         settings, required = {}, []
         for field in fields(kind):  # type: ignore[arg-type]
@@ -72,17 +82,21 @@ class GeneratorInfo:
             else:
                 settings[field.name] = default
         what = (kind.name, kind.summary, kind.licence, kind.extra)
-        apart = kind.apart[1] if kind.apart is not None and not _there(kind.apart[0]) else None
-        return cls(*what, missing, kind.repeatable, settings, tuple(required), apart)
+        separate_environment = (
+            kind.separate_environment[1]
+            if kind.separate_environment is not None and not _there(kind.separate_environment[0])
+            else None
+        )
+        return cls(*what, missing, kind.repeatable, settings, tuple(required), separate_environment)
 
     @property
     def available(self) -> bool:
-        """True when nothing is missing."""
+        """True if no module is missing."""
         return not self.missing
 
     @property
     def install(self) -> str | None:
-        """The command that installs what is missing; None when nothing is."""
+        """Command that installs the missing modules, or None."""
         if self.available:
             return None
         return f"pip install '{f'privacy-assets[{self.extra}]' if self.extra else self.missing[0]}'"
@@ -92,23 +106,28 @@ class GeneratorInfo:
         return {**asdict(self), "available": self.available, "install": self.install}
 
     def check_available(self) -> None:
-        """ConfigError naming what is missing and how to install it."""
+        """Raise ConfigError with the installation command if a module is missing."""
         if not self.available:
             raise ConfigError(f"generator {self.name} needs {self.missing[0]}. Fix: {self.install}.")
 
 
 def generator_info() -> list[GeneratorInfo]:
-    """Every registered generator, in the order of the registry; imports nothing heavy."""
+    """Describe all registered generators in registry order, without importing their modules."""
     return [GeneratorInfo.of(kind) for kind in GENERATORS.values()]
 
 
 def build_generator(
     generator: str | Callable[[pd.DataFrame, int, int], pd.DataFrame], settings: Mapping[str, Any] | None = None
 ) -> Generator:
-    """Return a generator by registry name, by ``"module:function"``, or around a function, with ``settings``.
+    """Create a generator.
 
-    Raises ConfigError for an unknown name or setting, a missing extra, and a function that another process could not
-    import by its name (a lambda or a nested function).
+    Args:
+        generator: Registry name, ``"module:function"``, or a function.
+        settings: Settings of a registered generator.
+
+    Raises:
+        ConfigError: If a name or setting is unknown, an extra is missing, or the function cannot be imported by name
+            from another process (a lambda or nested function).
     """
     given = dict(settings or {})
     if callable(generator) or ":" in generator:
@@ -116,7 +135,7 @@ def build_generator(
             raise ConfigError("a function takes no settings; bind them inside the function.")
         return CallableGenerator(generator)
     if generator not in GENERATORS:
-        raise ConfigError(f"unknown generator {shown(generator)}.{did_you_mean(generator, GENERATORS)}")
+        raise ConfigError(f"unknown generator {safe_repr(generator)}.{did_you_mean(generator, GENERATORS)}")
     kind = GENERATORS[generator]
     info = GeneratorInfo.of(kind)
     absent = [key for key in info.required if key not in given]
@@ -128,7 +147,10 @@ def build_generator(
 
 
 def as_generator(given: GeneratorLike) -> Generator:
-    """A generator from itself, a name, a mapping of ``name`` and ``settings``, a function, or ``"module:function"``."""
+    """Convert a generator, name, mapping, function or ``"module:function"`` to a generator.
+
+    A mapping has the keys ``name`` and ``settings``. Raises ConfigError for other values.
+    """
     if isinstance(given, Generator):
         return given
     named: Any = given
@@ -145,11 +167,16 @@ def as_generator(given: GeneratorLike) -> Generator:
 
 
 def load_generator(folder: str | Path) -> FittedGenerator:
-    """Read a fitted generator that :meth:`FittedGenerator.save` wrote; ConfigError when a module of it is missing."""
+    """Load a fitted generator written by :meth:`FittedGenerator.save`.
+
+    Raises:
+        InputError: If the files are damaged or the generator is unknown.
+        ConfigError: If one of its modules is not installed.
+    """
     manifest = read_manifest(folder)
     name = str(manifest.get("name"))
     if name not in GENERATORS:
-        raise InputError(f"unknown generator {shown(name)}.{did_you_mean(name, GENERATORS)}", where=str(folder))
+        raise InputError(f"unknown generator {safe_repr(name)}.{did_you_mean(name, GENERATORS)}", where=str(folder))
     GeneratorInfo.of(GENERATORS[name]).check_available()
     try:
         generator, schema = GENERATORS[name](**manifest["settings"]), TableSchema.from_json(manifest["schema"])
@@ -160,8 +187,9 @@ def load_generator(folder: str | Path) -> FittedGenerator:
     except PrivacyAssetsError:
         raise
     except _DAMAGED as error:
-        wrong = f"the fitted generator is not complete ({type(error).__name__})"
-    raise InputError(wrong, where=str(folder), fix="fit it again")  # outside: the other message is not ours
+        wrong = f"the fitted generator is incomplete ({type(error).__name__})"
+    # Outside of the handler: the other message may contain values.
+    raise InputError(wrong, where=str(folder), fix="fit it again")
 
 
 def _there(module: str) -> bool:

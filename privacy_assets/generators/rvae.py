@@ -1,4 +1,4 @@
-"""RVAE: a variational autoencoder of mixed tables that is robust against outlying cells (Eduardo et al. 2020)."""
+"""RVAE: a variational autoencoder for mixed tables, robust to outlying cells (Eduardo et al. 2020)."""
 
 from __future__ import annotations
 
@@ -12,41 +12,54 @@ from privacy_assets.errors import InputError
 from privacy_assets.generators.base import Training
 from privacy_assets.generators.layout import Layout
 from privacy_assets.generators.neural import History, NeuralGenerator, shape_of
-from privacy_assets.settings import Layers, declared
+from privacy_assets.infra.settings import Layers, declared
 from privacy_assets.tables.fingerprints import cells_fingerprint
 
 if TYPE_CHECKING:
-    from privacy_assets.generators.networks.blocks import Sampler, Shape
+    from privacy_assets.generators.networks.training import Sampler, Shape
 
 _OVERFIT_EPOCHS = 100
+_CLEAN = 0.95  # prior probability that a cell is clean
 
 
 @declared
 class RVAE(NeuralGenerator):
-    """Each cell is clean with probability ``clean``, else an outlier that the network need not explain.
+    """A variational autoencoder in which each cell is clean with probability 0.95, otherwise an outlier.
 
-    Encoder and decoder have ``hidden`` layers (mirrored) around ``latent`` standard normal numbers. Numbers go in as
-    normal scores of their rank, and come out so, with one spread a column. Training ends after ``epochs`` epochs, or
-    when the loss on the ``validation`` share of the people, who are not trained on, has not improved for ``patience``;
-    the weights of the best epoch are kept.
+    Numbers are represented by the normal scores of their ranks, with one decoder variance per column. Training ends
+    after ``epochs``, or when the loss on validation subjects has not improved for ``patience`` epochs. The weights of
+    the best epoch are kept.
 
-    ``overfit`` f in [1, 2] over-fits on purpose (Palacios 4.2): a first training finds the best validation loss L*, a
-    second one without dropout or early stopping goes on until its loss L reaches L/L* = f after its own best, 100
-    epochs at most. The last "overfitting ratio" of the history is the one reached. Never publish what that makes.
+    Attributes:
+        hidden_dims: Widths of the encoder layers; the decoder mirrors them.
+        latent: Dimension of the latent code.
+        epochs: Maximum number of passes over the rows.
+        batch_size: Rows per step.
+        learning_rate: Learning rate of Adam.
+        dropout: Share of dropped units.
+        validation: Share of subjects in the validation set.
+        patience: Number of epochs without improvement after which training stops.
+        overfit: Factor f in [1, 2] for deliberate overfitting (Palacios 4.2). A first training finds the best
+            validation loss L*. A second one, without dropout and early stopping, continues until its loss exceeds its
+            own minimum and reaches f L*, for at most 100 epochs. The last "overfitting_ratio" in the history is the
+            factor reached. Never publish the output. None: off.
     """
 
     name = "rvae"
     summary = "Robust variational autoencoder for mixed tables (RVAE)."
-    hidden: Layers = Field(default=(256, 256), description="widths of the layers")
-    latent: int = Field(default=20, ge=1, le=4096, description="size of the latent code")
-    epochs: int = Field(default=300, ge=1, le=100_000, description="passes over the training rows")
-    batch: int = Field(default=256, ge=2, le=1_000_000, description="rows of a step")
-    learning_rate: float = Field(default=1e-3, ge=1e-8, le=1, description="of Adam")
-    dropout: float = Field(default=0.1, ge=0, le=0.95, description="share of units that are dropped")
-    clean: float = Field(default=0.95, ge=0.01, le=1, description="share of rows that are taken to be clean")
-    validation: float = Field(default=0.1, ge=0.01, le=0.5, description="share of people held out for early stopping")
-    patience: int = Field(default=20, ge=1, le=100_000, description="epochs without a better loss that end training")
-    overfit: float | None = Field(default=None, ge=1, le=2, description="how far it is over-fitted on purpose")
+    hidden_dims: Layers = Field(default=(256, 256), description="widths of the hidden layers")
+    latent: int = Field(default=20, ge=1, le=4096, description="dimension of the latent code")
+    epochs: int = Field(default=300, ge=1, le=100_000, description="number of passes over the training rows")
+    batch_size: int = Field(default=256, ge=2, le=1_000_000, description="rows per step")
+    learning_rate: float = Field(default=1e-3, ge=1e-8, le=1, description="learning rate of Adam")
+    dropout: float = Field(default=0.1, ge=0, le=0.95, description="share of dropped units")
+    validation: float = Field(default=0.1, ge=0.01, le=0.5, description="share of people in the validation set")
+    patience: int = Field(
+        default=20, ge=1, le=100_000, description="training stops after this many epochs without improvement"
+    )
+    overfit: float | None = Field(
+        default=None, ge=1, le=2, description="factor of deliberate overfitting: validation loss relative to the best"
+    )
 
     @property
     def _overfits(self) -> bool:
@@ -58,25 +71,24 @@ class RVAE(NeuralGenerator):
             return network, history
         best = min(row["validation_loss"] for row in history)
         if best <= 0:
-            fix = "leave overfit out: with so many numbers among the columns the ratio of losses says nothing"
+            fix = "remove overfit: with this many numeric columns the ratio of losses is not meaningful"
             raise InputError("the best validation loss is not positive", where="train", fix=fix)
-        training.progress(f"{self.name}: over-fitting on purpose to {self.overfit:g} times {best:.4g}")
+        training.progress(f"{self.name}: overfitting deliberately to {self.overfit:g} times {best:.4g}")
         aside = None if training.checkpoint is None else training.checkpoint / "overfit"
         again = replace(self, dropout=0.0, epochs=_OVERFIT_EPOCHS)
         network, history = again._trained(cells, layout, replace(training, checkpoint=aside), best)
         if history[-1]["overfitting_ratio"] < (self.overfit or 1):
             reached = f"{history[-1]['overfitting_ratio']:.3g} after {len(history)} epochs"
-            training.progress(f"{self.name}: over-fitting ended at {reached}, {self.overfit:g} was not reached")
+            training.progress(f"{self.name}: overfitting ended at {reached}, {self.overfit:g} was not reached")
         return network, history
 
     def _trained(
         self, cells: np.ndarray, layout: Layout, training: Training, best: float | None = None
     ) -> tuple[Sampler, History]:
-        """Train; with a ``best`` loss L*, until it is exceeded by the factor asked for."""
+        """Train; if ``best`` is the loss L*, continue until it is exceeded by the factor ``overfit``."""
         import torch
 
-        from privacy_assets.generators.networks.blocks import seeded
-        from privacy_assets.generators.networks.training import Loop, batches, split_rows, step
+        from privacy_assets.generators.networks.training import Loop, batches, seeded, split_rows, step
 
         device = torch.device(training.device)
         learned, judged = split_rows(layout, cells, self.validation, training)
@@ -88,18 +100,18 @@ class RVAE(NeuralGenerator):
         def epoch(number: int) -> dict[str, float]:
             network.train()
             losses = []
-            for rows in batches(len(learned[0]), self.batch):
+            for rows in batches(len(learned[0]), self.batch_size):
                 some = [part[rows.to(device)] for part in learned]
-                losses.append(step(optimiser, network.loss(*some, self.clean)))
+                losses.append(step(optimiser, network.loss(*some, _CLEAN)))
             network.eval()
-            torch.manual_seed(0)  # the same noise for every epoch, so that losses can be compared
+            torch.manual_seed(0)  # same noise in every epoch, so that losses are comparable
             with torch.no_grad():
-                loss = float(network.loss(*judged, self.clean))
+                loss = float(network.loss(*judged, _CLEAN))
             measured = {"loss": sum(losses) / len(losses), "validation_loss": loss}
             return measured if best is None else {**measured, "overfitting_ratio": loss / best}
 
         def exceeded(history: list[dict[str, float]]) -> bool:
-            """True once the loss has passed its lowest point and is as many times ``best`` as was asked for."""
+            """Return True once the loss has passed its minimum and reached ``overfit`` times ``best``."""
             losses = [row["validation_loss"] for row in history]
             return best is not None and losses[-1] > min(losses) and losses[-1] >= (self.overfit or 1) * best
 
@@ -108,14 +120,14 @@ class RVAE(NeuralGenerator):
         return network, loop.run(epoch, cells_fingerprint(cells, self.settings(), best))
 
     def overfitting_protection(self) -> str:
-        """See :meth:`Generator.overfitting_protection`."""
+        """Implement :meth:`Generator.overfitting_protection`."""
         if self._overfits:
             return ""
-        stops = f"early stopping after {self.patience} epochs without a better loss on unseen people"
+        stops = f"early stopping after {self.patience} epochs without improvement on validation people"
         return f"{stops}, dropout {self.dropout:g}"
 
     def sampler(self, shape: Shape) -> Sampler:
-        """See :meth:`NeuralGenerator.sampler`."""
-        from privacy_assets.generators.networks.rvae import RvaeNetwork
+        """Implement :meth:`NeuralGenerator.sampler`."""
+        from privacy_assets.generators.networks.models import RvaeNetwork
 
-        return RvaeNetwork(shape, self.hidden, self.latent, self.dropout)
+        return RvaeNetwork(shape, self.hidden_dims, self.latent, self.dropout)

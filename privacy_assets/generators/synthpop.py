@@ -1,59 +1,70 @@
-"""Sequential trees after SynthPop (Nowok, Raab and Dibben, 2016): each column is drawn given the columns before it."""
+"""Sequential trees as in SynthPop (Nowok, Raab and Dibben, 2016): each column is drawn given the previous columns.
+
+Trees are grown on codes (F, n) int32 of columns in drawing order: 0..levels - 1 for values, ``levels`` for missing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from pydantic import Field
 
-from privacy_assets.compute.progress import advance
-from privacy_assets.errors import ConfigError, did_you_mean, shown
-from privacy_assets.generators.base import FittedGenerator, Training, read_arrays, write_arrays
-from privacy_assets.generators.shadow_fits import CodedGenerator, Draw
-from privacy_assets.generators.trees import Tree, moved, trees_of
-from privacy_assets.settings import Tuple, declared
-from privacy_assets.tables.coding import Coding
+from privacy_assets.errors import ConfigError, did_you_mean, safe_repr
+from privacy_assets.generators.base import CodedGenerator, Draw, FittedGenerator, Training, read_arrays, write_arrays
+from privacy_assets.infra.progress import advance
+from privacy_assets.infra.settings import Tuple, declared
 from privacy_assets.tables.column import DAY, Column, ranked
+from privacy_assets.tables.encoding import MatrixCoding
+from privacy_assets.tables.roles import FEW_VALUES
 from privacy_assets.tables.schema import TableSchema
 from privacy_assets.tables.table import Table
+
+if TYPE_CHECKING:
+    from privacy_assets.generators._tree_kernels import CartTree
+
+MOST_CLASSES = 64
 
 
 @declared
 class SynthPop(CodedGenerator):
-    """Sequential classification and regression trees; a value is drawn from the training rows of its leaf, and moved.
+    """Sequential classification and regression trees with values drawn from the training rows of a leaf.
 
-    The first column is a bootstrap draw. For each further column one tree is grown on the columns before it (Gini for
-    categories and booleans, squared error for numbers, whole numbers and dates), and the value is copied from a row
-    drawn uniformly from the leaf. ``min_leaf`` is the smallest number of training people in a leaf: where a person has
-    several rows, no split leaves fewer people on a side. Without a subject, and on the coded cells of shadow sets, each
-    row is a person. With ``smoothing`` numbers and times are moved inside their leaves, by at most the distance to the
-    nearest fifth of its people, so that they are nobody's; values that ``min_leaf`` people of the column share, or a
-    fifth of the leaf, stay, and so do the precision and the ends of the column, and columns of few different values.
-    ``visit`` is the order of the columns, by default that of the table.
+    The first column is a bootstrap sample. For each further column a tree is grown on the previous columns (Gini for
+    categories and booleans, squared error for numbers, integers and datetimes), and a value is copied from a uniformly
+    drawn row of the leaf. Missing is a value: for numbers, a first tree predicts whether the value is missing, and a
+    second one the value. As a predictor a number is represented by its rank (missing: mean rank and an indicator), and
+    a category by its position in an order by the target (Coppersmith et al. 1999), in which categories with fewer than
+    ``min_samples_leaf`` rows share a position. Columns with many categories are therefore not slower. Categories come
+    from the training rows, so names and other identifiers must be dropped first.
 
-    Missing is a value like any other: of a number a first tree decides whether it is missing, a second its value.
-    As a predictor a number is its rank (missing: mean rank and an indicator); a category is its place in an order by
-    the target (Coppersmith et al. 1999), where categories of fewer than ``min_leaf`` rows share one place, so that
-    columns with very many categories cost no more than others. Categories are those of the training rows: drop names
-    and other identifiers first.
+    Attributes:
+        min_samples_leaf: Minimum number of training subjects in a leaf. No split leaves fewer on a side. Without
+            subjects, and on coded cells in audits, each row is a subject.
+        smoothing: If True, numbers and times are moved within their leaf, by at most the distance to the nearest fifth
+            of its subjects, so that they are not values of real rows. Values shared by ``min_samples_leaf`` subjects of
+            the column or a fifth of the leaf, and columns with few distinct values, are not changed. The column's
+            precision and range are kept.
+        visit: Order of the columns. None: order of the table.
     """
 
     name = "synthpop"
     summary = "Sequential trees: each column is drawn from training rows that agree in the columns before it."
 
-    min_leaf: int = Field(default=100, ge=1, description="training people of a leaf, at least")
-    smoothing: bool = Field(default=True, description="whether numbers and times are moved inside their leaves")
+    min_samples_leaf: int = Field(default=100, ge=1, description="minimum number of training people per leaf")
+    smoothing: bool = Field(default=True, description="perturb numbers and times within their leaves")
     visit: Annotated[tuple[str, ...] | None, Tuple] = Field(
-        default=None, description="columns in the order in which they are drawn; the table's without"
+        default=None, description="order in which columns are drawn (default: as in the table)"
     )
 
     def overfitting_protection(self) -> str:
-        """See :meth:`Generator.overfitting_protection`: the leaves, unless single people make one."""
-        return f"every leaf holds rows of at least {self.min_leaf} training people" if self.min_leaf > 1 else ""
+        """Implement :meth:`Generator.overfitting_protection`: the leaf size, unless it is 1."""
+        return (
+            f"every leaf contains at least {self.min_samples_leaf} training people" if self.min_samples_leaf > 1 else ""
+        )
 
     def _fit(self, train: Table, training: Training) -> FittedGenerator:
         order = self._order(train.schema.names)
@@ -61,22 +72,24 @@ class SynthPop(CodedGenerator):
         values = {name: known for name, (_, known) in zip(order, places, strict=True)}
         levels = np.array([len(known) for known in values.values()], dtype=np.int64)
         codes = np.stack([ranks for (ranks,), _ in places]).astype(np.int32)
-        codes = np.where(codes < 0, levels[:, None], codes).astype(np.int32)  # missing is the code after the last
+        codes = np.where(codes < 0, levels[:, None], codes).astype(np.int32)  # missing is the code after the last value
         is_number = np.array([known.values is None for known in values.values()], dtype=np.bool_)
         people = training.people
         if people is not None and len(np.unique(people)) == len(people):
-            people = None  # then rows are counted, which is quicker
+            people = None  # counting rows is faster
         steps = []
         for place, name in enumerate(order):
             numbers = train[name].floats() if is_number[place] else np.zeros(len(train))
             rng = np.random.default_rng(np.random.SeedSequence(training.seed, spawn_key=(place,)))
-            found = trees_of(codes, levels, is_number, numbers, place, self.min_leaf, rng, people, self.smoothing)
+            found = trees_of(
+                codes, levels, is_number, numbers, place, self.min_samples_leaf, rng, people, self.smoothing
+            )
             steps.append(list(found))
             advance(training.progress, "growing trees: columns", place + 1, len(order))
         return FittedSynthPop(self, train.schema, order, values, steps)
 
-    def drawer(self, cells: np.ndarray, coding: Coding) -> Draw:
-        """See :meth:`CodedGenerator.drawer`. Nothing is shared but the ranks of the cells."""
+    def drawer(self, cells: np.ndarray, coding: MatrixCoding) -> Draw:
+        """Implement :meth:`CodedGenerator.drawer`. Only the ranks of the cells are shared."""
         from privacy_assets.generators._tree_kernels import draw_codes
 
         names = coding.schema.names
@@ -91,13 +104,13 @@ class SynthPop(CodedGenerator):
             for column, everyone in enumerate(ranks[:, rows]):
                 seen, first = np.unique(everyone, return_index=True)
                 codes[column] = np.searchsorted(seen, everyone)
-                known.append(own[column, first])  # ascending, missing at last
+                known.append(own[column, first])  # ascending, missing last
             levels = np.array([len(values) - int(np.isnan(values[-1])) for values in known])
             drawn, out = np.full((len(order), size), -1, dtype=np.int32), np.empty((len(order), size))
             for column, values in enumerate(known):
                 moves = np.zeros(size)
                 at = codes, levels, is_number, own[column], column
-                for tree in trees_of(*at, self.min_leaf, rng, smoothing=self.smoothing):
+                for tree in trees_of(*at, self.min_samples_leaf, rng, smoothing=self.smoothing):
                     draw_codes(tree, drawn[:column], drawn[column], moves, rng)
                 cells = values[drawn[column]]
                 if moves.any():
@@ -111,13 +124,17 @@ class SynthPop(CodedGenerator):
         order = list(self.visit) if self.visit is not None else names
         for name in order:
             if name not in names:
-                raise ConfigError(f"synthpop: visit names the unknown column {shown(name)}.{did_you_mean(name, names)}")
+                raise ConfigError(
+                    f"synthpop: visit names the unknown column {safe_repr(name)}.{did_you_mean(name, names)}"
+                )
         if sorted(order) != sorted(names):
             raise ConfigError("synthpop: visit must name every column once.")
         return order
 
     def load(self, folder: Path, schema: TableSchema, manifest: Mapping[str, Any]) -> FittedGenerator:
-        """See :meth:`Generator.load`."""
+        """Implement :meth:`Generator.load`."""
+        from privacy_assets.generators._tree_kernels import CartTree
+
         arrays, texts = read_arrays(folder), manifest["texts"]
         values = {}
         for place, column in enumerate(schema.columns):
@@ -129,17 +146,17 @@ class SynthPop(CodedGenerator):
             else:
                 values[column.name] = Column(column.name, column.kind, arrays[f"values.{place}"])
         steps = [
-            [Tree(*(arrays[f"tree.{place}.{part}.{name}"] for name in Tree._fields)) for part in range(parts)]
+            [CartTree(*(arrays[f"tree.{place}.{part}.{name}"] for name in CartTree._fields)) for part in range(parts)]
             for place, parts in enumerate(manifest["trees"])
         ]
         return FittedSynthPop(self, schema, list(manifest["visit"]), values, steps)
 
 
 class FittedSynthPop(FittedGenerator):
-    """Trees in visit order. ``values`` holds each column's distinct training values; rows are handled as their codes.
+    """Trees in visiting order. ``values`` are the distinct training values of each column; rows are processed as codes.
 
-    Code k is the k-th smallest value, and len(values) stands for missing. A step is one tree whose donors are codes,
-    or two: the donors of the first say missing (code) or not (-1), those of the second are codes.
+    Code k is the k-th smallest value, and len(values) is missing. A step is one tree whose donors are codes, or two:
+    donors of the first are missing (code) or not (-1), donors of the second are codes.
     """
 
     def __init__(
@@ -148,7 +165,7 @@ class FittedSynthPop(FittedGenerator):
         schema: TableSchema,
         order: list[str],
         values: Mapping[str, Column],
-        steps: list[list[Tree]],
+        steps: list[list[CartTree]],
     ) -> None:
         self.generator, self.schema = generator, schema
         self.order, self.values, self.steps = order, values, steps
@@ -162,7 +179,8 @@ class FittedSynthPop(FittedGenerator):
             for tree in trees:
                 draw_codes(tree, codes[:place], codes[place], moves, rng)
             known = self.values[name]
-            columns[name] = _moved(known.at(np.where(codes[place] == len(known), -1, codes[place])), moves, known)
+            positions = np.where(codes[place] == len(known), -1, codes[place])
+            columns[name] = _moved(known.take_or_missing(positions), moves, known)
         return Table.of_columns(self.schema, columns)
 
     def _save(self, folder: Path) -> dict[str, Any]:
@@ -181,7 +199,7 @@ class FittedSynthPop(FittedGenerator):
 
 
 def _moved(column: Column, moves: np.ndarray, known: Column) -> Column:
-    """Numbers or times moved by ``moves`` (n,), times in days, between the ends of the ``known`` values."""
+    """Move numbers or times by ``moves`` (n,), in days for times, within the range of the ``known`` values."""
     at = np.flatnonzero(moves)
     if len(at) == 0:
         return column
@@ -193,3 +211,205 @@ def _moved(column: Column, moves: np.ndarray, known: Column) -> Column:
     else:
         cells[at] += np.rint(by * (DAY if column.kind == "datetime" else 1)).astype(np.int64)
     return replace(column, cells=cells)
+
+
+def trees_of(
+    codes: np.ndarray,
+    levels: np.ndarray,
+    is_number: np.ndarray,
+    numbers: np.ndarray,
+    column: int,
+    smallest: int,
+    rng: np.random.Generator,
+    people: np.ndarray | None = None,
+    smoothing: bool = False,
+) -> Iterator[CartTree]:
+    """Grow the trees of ``column`` given the previous columns.
+
+    A category has one tree, whose donors are codes. A number has one tree for missingness if it has missing values,
+    with donors ``levels`` (missing) or -1 (not), and one for the rows with a value, if any.
+
+    Args:
+        codes: Coded columns.
+        levels: Number of values of each column.
+        is_number: True for numbers.
+        numbers: Values of the column if it is a number, shape (n,).
+        column: Position of the column.
+        smallest: Minimum number of rows (or people) in a leaf.
+        rng: Generator of the choice between equal splits.
+        people: Subject of each row, int64 of shape (n,). None: count rows.
+        smoothing: If True, donors of a number have a reach, unless the value is shared by ``smallest`` people or the
+            column has few distinct values.
+    """
+    own, known, every = codes[column], levels[column], np.arange(codes.shape[1])
+    before = codes[:column], levels, is_number
+    if not is_number[column]:
+        goal, kinds = classes(own, known + 1)
+        yield fit_tree(*before, every, goal, kinds, own, smallest, rng, people)
+        return
+    missing = own == known
+    if missing.any():
+        yield fit_tree(*before, every, missing.astype(np.float64), 2, np.where(missing, own, -1), smallest, rng, people)
+    if not missing.all():
+        rows = np.flatnonzero(~missing)
+        goal, values = _standardised(numbers[rows]), numbers[rows] if smoothing and known > FEW_VALUES else None
+        yield fit_tree(*before, rows, goal, 2, own[rows], smallest, rng, people, values)
+
+
+def fit_tree(
+    codes: np.ndarray,
+    levels: np.ndarray,
+    is_number: np.ndarray,
+    rows: np.ndarray,
+    goal: np.ndarray,
+    kinds: int,
+    donors: np.ndarray,
+    smallest: int,
+    rng: np.random.Generator,
+    people: np.ndarray | None = None,
+    numbers: np.ndarray | None = None,
+) -> CartTree:
+    """Grow a tree of ``goal`` on all columns ``codes`` (f, n), restricted to ``rows``, that stores their ``donors``.
+
+    Numbers are represented by ranks (missing: the mean rank, and an indicator), categories by :func:`level_scores`.
+    ``goal`` and ``kinds`` are defined in :func:`_tree_kernels.grow`. If ``numbers`` (rows,), the values of the donors,
+    are passed, donors have a reach.
+    """
+    from privacy_assets.generators._tree_kernels import CartTree, grow
+
+    here = codes if len(rows) == codes.shape[1] else codes[:, rows]
+    whose = None if people is None else np.unique(people[rows], return_inverse=True)[1]
+    columns: list[int] = []
+    tables, ranked = [np.zeros(0, np.float32)], [np.zeros(0, np.float32)]
+    places = np.empty((2 * len(codes), len(rows)), np.int32)
+    for column, known in enumerate(levels[: len(codes)]):
+        if is_number[column]:
+            found = _ranks(codes[column], known)
+        else:
+            found = [level_scores(here[column], known + 1, goal, kinds, smallest, whose)]
+        for table in found:
+            if is_number[column] and len(found) == 1:  # codes are ordered by rank
+                ordered, places[len(columns)] = table, here[column]
+            else:
+                place, ordered = _places(table), np.zeros_like(table)
+                ordered[place] = table
+                places[len(columns)] = place[here[column]]
+            columns.append(column)
+            tables.append(table)
+            ranked.append(ordered)
+    spans = np.array([len(table) for table in tables[1:]], np.int64)
+    feature, low, high, right, start, order = grow(places[: len(columns)], spans, goal, kinds, smallest, rng, whose)
+    ends = np.cumsum(spans)
+    split, values = feature >= 0, np.concatenate(ranked).astype(np.float64)
+    first, threshold = (ends - spans)[feature[split]], np.zeros(len(feature))
+    threshold[split] = (values[first + low[split]] + values[first + high[split]]) / 2
+    tree = CartTree(
+        columns=np.array(columns, np.int64),
+        ends=ends,
+        tables=np.concatenate(tables),
+        feature=feature.astype(np.int32),
+        threshold=threshold,
+        right=right.astype(np.int32),
+        start=start.copy(),
+        donors=donors.astype(np.int32)[order],
+        reach=np.zeros(0),
+    )
+    if numbers is None:
+        return tree
+    return _with_reach(tree, numbers[order], (np.arange(len(rows)) if whose is None else whose)[order], smallest)
+
+
+def moved(values: np.ndarray, moves: np.ndarray, low: float, high: float) -> np.ndarray:
+    """Move ``values`` float64 (n,) by ``moves``, reflected at ``low`` and ``high``, the range of the column.
+
+    Values with a move of 0 are bit-identical.
+    """
+    found = values + moves
+    found = np.where(found < low, 2 * low - found, np.where(found > high, 2 * high - found, found))
+    return np.where(moves == 0, values, np.clip(found, low, high))
+
+
+def _with_reach(tree: CartTree, values: np.ndarray, whose: np.ndarray, smallest: int) -> CartTree:
+    """Add the reach of the donors of a number, see :func:`_tree_kernels.reach_of_donors`.
+
+    ``values`` (rows,) and ``whose`` int64 (rows,), codes of people, belong to the donors, leaf by leaf.
+    """
+    from privacy_assets.generators._tree_kernels import reach_of_donors
+
+    starts = tree.start[np.append(tree.feature < 0, True)]
+    order = np.lexsort((values, np.repeat(np.arange(len(starts) - 1), np.diff(starts))))
+    codes = tree.donors[order]
+    pairs = np.unique(codes * np.int64(len(whose)) + whose[order]) // len(whose)  # count each value of a person once
+    shared = np.bincount(pairs, minlength=int(codes.max()) + 1) >= smallest
+    reach = reach_of_donors(starts, values[order], whose[order], smallest)
+    return tree._replace(donors=codes, reach=np.where(shared[codes], 0.0, reach))
+
+
+def classes(codes: np.ndarray, levels: int) -> tuple[np.ndarray, int]:
+    """Return the class of each code < ``levels`` by decreasing frequency (float64), and the number of classes.
+
+    From 64 classes on, the rarest codes share the last one.
+    """
+    counts = np.bincount(codes, minlength=levels)
+    order = np.argsort(-counts, kind="stable")[: min(MOST_CLASSES, np.count_nonzero(counts))]
+    place = np.full(levels, MOST_CLASSES - 1.0)
+    place[order] = np.arange(len(order))
+    return place[codes], len(order)
+
+
+def level_scores(
+    codes: np.ndarray, levels: int, goal: np.ndarray, kinds: int, smallest: int, people: np.ndarray | None = None
+) -> np.ndarray:
+    """Return a score for each of ``levels`` codes, float32 (levels,), that orders them by ``goal`` (n,).
+
+    For numbers or two classes the score is the mean of the level's rows. For more classes it is the projection of the
+    level's class frequencies on their first principal component, weighted by rows (Coppersmith, Hong and Hosking 1999).
+    Levels with fewer than ``smallest`` rows (or people, see :func:`trees_of`) or without rows are pooled, because the
+    mean of a few rows would disclose the target to the tree.
+    """
+    from privacy_assets.generators._tree_kernels import count_levels
+
+    held = codes if people is None else np.unique(people * levels + codes) % levels  # count each level of a person once
+    group, weights = np.bincount(held, minlength=levels), np.zeros(levels + 1)
+    shares = np.zeros((levels + 1, kinds if kinds > 2 else 1))
+    groups = count_levels(codes, goal, kinds, smallest, group, weights, shares)
+    if kinds <= 2:
+        return shares[:, 0].astype(np.float32)[group]
+    shares, root = shares[:groups], np.sqrt(np.maximum(weights[:groups], 1.0))
+    scaled = shares * root[:, None]
+    if groups <= kinds:  # use the smaller of the two matrices that share the component
+        sizes, vectors = np.linalg.eigh(scaled @ scaled.T)
+        scores = vectors[:, -1] * np.sqrt(max(sizes[-1], 0.0)) / root
+    else:
+        scores = shares @ np.linalg.eigh(scaled.T @ scaled)[1][:, -1]
+    return scores.astype(np.float32)[group]
+
+
+def _ranks(codes: np.ndarray, known: int) -> list[np.ndarray]:
+    """Return tables float32 (known + 1,) of a number: its ranks, and an indicator if some are missing."""
+    missing = int((codes == known).sum())
+    table = np.arange(known + 1, dtype=np.float32)
+    table[known] = (int(codes.sum()) - missing * known) / max(len(codes) - missing, 1)
+    return [table, (np.arange(known + 1) == known).astype(np.float32)] if missing else [table]
+
+
+def _places(table: np.ndarray) -> np.ndarray:
+    """Return the position int32 (n,) of each value of ``table`` among its distinct values."""
+    order, out = np.argsort(table), np.zeros(len(table), np.int32)
+    ordered = table[order]
+    out[order[1:]] = np.cumsum(ordered[1:] > ordered[:-1])
+    return out
+
+
+def _standardised(values: np.ndarray) -> np.ndarray:
+    """Scale to mean 0 and standard deviation 1, for any magnitude; constants become 0."""
+    largest = np.abs(values).max()
+    scaled = values / largest if largest > 0 else values
+    centred = scaled - _total(scaled) / len(scaled)
+    deviation = np.sqrt(_total(centred * centred) / len(scaled))
+    return centred / deviation if deviation > 0 else np.zeros(len(values))
+
+
+def _total(values: np.ndarray) -> np.ndarray:
+    """Sum over the first axis sequentially, so that ties between splits do not depend on the processor."""
+    return np.cumsum(values, axis=0)[-1]

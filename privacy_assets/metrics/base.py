@@ -1,139 +1,365 @@
-"""The one form of a metric; assets, checks, command line, report and policy are derived from it."""
+"""The interface of a privacy metric.
+
+A metric declares its settings, statistics and default limits, and implements :meth:`Metric.measure`. Assets, checks,
+command-line options, report sections and reference pages are derived from these declarations. No other module names a
+metric.
+"""
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from privacy_assets.metrics.declarations import Causes, Compared, Part, Plot, Protected, Question
-from privacy_assets.metrics.inputs import MetricInputs
-from privacy_assets.stats.estimates import Estimate, StatisticSpec
-from privacy_assets.stats.limits import Limit
-from privacy_assets.stats.results import MetricResult
+from privacy_assets.metrics.inputs import EvaluationInputs
+from privacy_assets.policy import Limit
+from privacy_assets.stats.estimates import Estimate, MetricResult, StatisticSpec
 from privacy_assets.version import ENGINE_VERSION
 
 if TYPE_CHECKING:
     from privacy_assets.generators.base import Generator
-    from privacy_assets.policy import Policy
+
+Question = Literal["copies", "singling out", "linking", "inference", "membership"]
+Cause = Literal[
+    "copied rows", "over-fitting", "rare values", "members avoided", "identifiers", "foreign values",
+    "earlier releases", "poor fit", "small holdout", "seen holdout", "few tests",
+]  # fmt: skip
+ScorePart = Literal["membership", "attribute"]
+TableRows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plot:
+    """A plot of one table of a result.
+
+    Attributes:
+        table: Name of the result table.
+        caption: One or two sentences below the plot. ``{}`` is replaced by the value of ``facet``.
+        facet: Column with one plot for each of its values; None for a single plot.
+    """
+
+    table: str
+    caption: str
+    facet: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class IntervalPlot(Plot):
+    """Values with intervals from the columns ``low`` and ``high``.
+
+    Attributes:
+        x: Column of the horizontal axis.
+        y: Column of the value.
+        axis_labels: Labels of the horizontal and the vertical axis.
+        series: Columns whose values distinguish the series.
+        log_x: Whether the horizontal axis is logarithmic.
+        null: Value at which a reference line is drawn.
+    """
+
+    x: str
+    y: str
+    axis_labels: tuple[str, str]
+    series: tuple[str, ...] = ()
+    log_x: bool = False
+    null: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurvePlot(Plot):
+    """One or more curves.
+
+    Attributes:
+        curves: Columns of x and y, by the name of the curve.
+        axis_labels: Labels of the horizontal and the vertical axis.
+        log: Whether both axes are logarithmic.
+    """
+
+    curves: Mapping[str, tuple[str, str]]
+    axis_labels: tuple[str, str]
+    log: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradePlot(Plot):
+    """One bar from 0 to 100 for each row, colored by grade.
+
+    Attributes:
+        label: Column with the name of the bar.
+        points: Column with the number of points.
+    """
+
+    label: str
+    points: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LevelPlot(Plot):
+    """A pie chart of the columns ``level``, ``attacks`` and ``share``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharePlot(Plot):
+    """Bars from 0 to 1 for each row.
+
+    Attributes:
+        label: Column with the name of the row.
+        series: Name of each bar, by column.
+        log: Whether the axis is logarithmic.
+    """
+
+    label: str
+    series: Mapping[str, str]
+    log: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """What :meth:`Metric.measure` returns: statistics and small tables for the report."""
+class Causes:
+    """Likely causes of limits that do not hold. The report turns them into advice.
 
-    estimates: tuple[Estimate, ...]
-    tables: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
+    Attributes:
+        broken: Cause of a broken limit. None if any kind of leak can break the limits of the metric.
+        by_statistic: Causes of broken limits on single statistics.
+        undecided: Why a limit could not be assessed.
+    """
+
+    broken: Cause | None = None
+    by_statistic: Mapping[str, Cause] = field(default_factory=dict)
+    undecided: Cause = "small holdout"
 
 
-def rows_of(**columns: Any) -> list[dict[str, Any]]:
-    """The rows of a small table, in plain values, of its ``columns``: arrays or lists of one length."""
-    plain = [np.asarray(values).tolist() for values in columns.values()]
-    return [dict(zip(columns, row, strict=True)) for row in zip(*plain, strict=True)]
+@dataclass(frozen=True, slots=True)
+class FilterComparison:
+    """A statistic that the report shows before and after the filters of a generator.
+
+    Attributes:
+        statistic: Name of the statistic.
+        label: Short label for the table.
+        description: What a lower value means.
+    """
+
+    statistic: str
+    label: str
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProtectionEvidence:
+    """Statistics that measure what a protection of the generator is meant to prevent.
+
+    Attributes:
+        protection: Name of the protection in the privacy configuration.
+        statistics: Names of the statistics.
+        primary: Whether these statistics are listed first.
+    """
+
+    protection: str
+    statistics: tuple[str, ...]
+    primary: bool = True
 
 
 class Metric(ABC):
-    """A metric: subclass it as a frozen dataclass whose fields are the settings, each with a default.
+    """Base class of all metrics.
 
-    ``name`` is file name, asset name and policy prefix. ``needs`` are the inputs it reads ("train", "holdout",
-    "synthetic", "reference", "released", "embedder"); ``optional`` those it uses when there. One that does not run
-    ``by_default`` runs when it is asked for, by name or by a limit on one of its statistics, or where all tables of
-    ``if_external`` came from outside, so that nobody saw how they were made. One that is not ``in_studies`` speaks of
-    what surrounds a table, so that tables of known truth tell nothing about it. One that ``attacks_generator`` is given
-    it by :meth:`for_generator`, and states it as its setting "generator".
+    Decorate a subclass with ``@declared``. Its fields are its settings: each has a default, bounds and a description.
 
-    What others need to know of it: the ``question`` of the report that its attacks answer; ``plots`` of its tables, the
-    first of which is the chart of the question; ``causes`` of limits that do not hold; ``smallest_leak``, by question
-    its statistics that say how much of what would have shown;
-    ``protections`` that its statistics speak of; ``compared``, the statistic that a filter is judged by;
-    ``utility``, its statistics of use, each with that of as many real rows; ``protection_score``, its statistics that
-    are a part of Gretel's Data Privacy Score; ``if_generated``, statistics of which one must be limited where columns
-    are generated; ``small_limits``, by key, how wide limits are in the policy ``small``.
+    Attributes:
+        name: Name in policies, settings and asset keys; also the name of the file.
+        summary: The question that the metric answers, in one sentence.
+        required_inputs: Inputs without which the metric cannot run: "train", "holdout", "reference", "synthetic",
+            "embedder" or "earlier_releases".
+        optional_inputs: Inputs that are used if they exist.
+        statistics: Specifications of all statistics, in the order of the report.
+        default_limits: Limits of the policy ``default``.
+        small_policy_limits: Wider limits of the policy ``small``, by the key of the limit.
+        runs_by_default: Whether the metric runs if no metrics are chosen.
+        default_for_external: Inputs that make the metric run by default if all of them come from outside.
+        in_leak_studies: Whether tables with planted leaks can validate the metric.
+        attacks_generator: Whether the metric attacks the generator instead of one release.
+        question: Question on the first page of the report that the metric answers.
+        plots: Plots of the result tables. The first one illustrates the answer to ``question``.
+        causes: Likely causes of limits that do not hold.
+        detectable_leaks: Descriptions of the planted leaks, by question and by the statistic that measures them.
+        protections: Protections of a generator that the statistics assess.
+        filter_comparison: Statistic that is shown before and after filters.
+        utility: Statistics of utility. Their null is the value for the same number of real rows.
+        score_parts: Statistics that are part of Gretel's Data Privacy Score.
+        generated_column_statistics: Statistics of which a policy must limit one if columns are generated.
     """
 
     part: ClassVar[str] = "metric"
     name: ClassVar[str]
     summary: ClassVar[str]
-    needs: ClassVar[frozenset[str]]
-    optional: ClassVar[frozenset[str]] = frozenset()
+    required_inputs: ClassVar[frozenset[str]]
+    optional_inputs: ClassVar[frozenset[str]] = frozenset()
     statistics: ClassVar[tuple[StatisticSpec, ...]]
     default_limits: ClassVar[tuple[Limit, ...]] = ()
-    small_limits: ClassVar[Mapping[str, float]] = MappingProxyType({})
-    by_default: ClassVar[bool] = True
-    if_external: ClassVar[frozenset[str]] = frozenset()
-    in_studies: ClassVar[bool] = True
+    small_policy_limits: ClassVar[Mapping[str, float]] = MappingProxyType({})
+    runs_by_default: ClassVar[bool] = True
+    default_for_external: ClassVar[frozenset[str]] = frozenset()
+    in_leak_studies: ClassVar[bool] = True
     attacks_generator: ClassVar[bool] = False
     question: ClassVar[Question | None] = None
     plots: ClassVar[tuple[Plot, ...]] = ()
     causes: ClassVar[Causes] = Causes()
-    smallest_leak: ClassVar[Mapping[Question, Mapping[str, str]]] = MappingProxyType({})
-    protections: ClassVar[tuple[Protected, ...]] = ()
-    compared: ClassVar[Compared | None] = None
-    utility: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    protection_score: ClassVar[Mapping[Part, str]] = MappingProxyType({})
-    if_generated: ClassVar[tuple[str, ...]] = ()
+    detectable_leaks: ClassVar[Mapping[Question, Mapping[str, str]]] = MappingProxyType({})
+    protections: ClassVar[tuple[ProtectionEvidence, ...]] = ()
+    filter_comparison: ClassVar[FilterComparison | None] = None
+    utility: ClassVar[tuple[str, ...]] = ()
+    score_parts: ClassVar[Mapping[ScorePart, str]] = MappingProxyType({})
+    generated_column_statistics: ClassVar[tuple[str, ...]] = ()
+
+    @abstractmethod
+    def measure(self, inputs: EvaluationInputs) -> MetricResult:
+        """Measure one release.
+
+        All randomness must come from ``inputs.rng``, so that the same seed gives the same result.
+
+        Args:
+            inputs: Tables of the release. All of ``required_inputs`` exist.
+
+        Returns:
+            The result, made by :meth:`result` or :meth:`not_measurable`.
+
+        Raises:
+            ConfigError: A setting does not fit the tables.
+        """
+
+    @property
+    def uses_device(self) -> bool:
+        """Whether the metric trains a network of its own and can use an accelerator."""
+        return False
 
     @classmethod
-    def spec(cls, name: str) -> StatisticSpec:
-        """The spec of the statistic called ``name``; KeyError when there is none."""
+    def statistic(cls, name: str) -> StatisticSpec:
+        """Look up the specification of a statistic.
+
+        Args:
+            name: Name without the prefix of the metric.
+
+        Returns:
+            The specification.
+
+        Raises:
+            KeyError: The metric has no such statistic.
+        """
         for spec in cls.statistics:
             if spec.name == name:
                 return spec
         raise KeyError(f"{cls.name} has no statistic {name!r}")
 
+    def uses(self, name: str) -> bool:
+        """Tell whether the metric reads an input.
+
+        Args:
+            name: Name of the input, for example "reference".
+
+        Returns:
+            True if the input is required or optional.
+        """
+        return name in self.required_inputs | self.optional_inputs
+
     @classmethod
-    def study_estimates(cls, tables: Mapping[str, list[dict[str, Any]]]) -> dict[str, tuple[float, float, float]]:
-        """Further statistics of a study, from the result's tables: value, low and high by what the page calls them."""
+    def study_estimates(cls, tables: Mapping[str, TableRows]) -> dict[str, tuple[float, float, float]]:
+        """Compute further statistics that only leak studies show.
+
+        Args:
+            tables: Tables of a result of this metric.
+
+        Returns:
+            Value, lower and upper bound, by the name on the page of the study.
+        """
         return {}
 
-    def reads(self, role: str) -> bool:
-        """True when it is given the input ``role``, where that is there."""
-        return role in self.needs | self.optional
-
-    @property
-    def uses_device(self) -> bool:
-        """True when it runs a network of its own, so that it is given an accelerator where there is one."""
-        return False
-
     def for_generator(self, generator: Generator | None) -> Metric:
-        """The metric for tables of ``generator``, where it asks for one; None: an external table without one."""
-        return self
+        """Adapt the metric to the generator that it attacks.
 
-    def under(self, policy: Policy, metrics: Mapping[str, Metric]) -> Metric:
-        """The metric where it runs under ``policy`` beside ``metrics`` (by name), where it asks for these."""
-        return self
+        Args:
+            generator: Generator of the synthetic table; None if it is unknown.
 
-    @abstractmethod
-    def measure(self, inputs: MetricInputs) -> Measured:
-        """Compute statistics and tables. Deterministic for ``inputs.seed``."""
+        Returns:
+            The metric to run. Metrics that attack no generator return themselves.
 
-    def not_measurable(self, reason: str, counts: tuple[int, int], **tables: list[dict[str, Any]]) -> Measured:
-        """Every statistic without a number, for what these tables are too small for; ``counts`` are rows and
-        subjects.
+        Raises:
+            ConfigError: The metric needs a generator, and there is none.
         """
-        return Measured(tuple(spec.not_measurable(reason, counts) for spec in self.statistics), tables)
+        return self
+
+    def for_limits(self, limits: Sequence[Limit], metrics: Mapping[str, Metric]) -> Metric:
+        """Adapt the metric to the limits in force and to the metrics that run with it.
+
+        What this adds is part of the attested settings, but no user can set it.
+
+        Args:
+            limits: Limits of the policy.
+            metrics: All metrics of the run, by name.
+
+        Returns:
+            The metric to run. Metrics that do not depend on other limits return themselves.
+
+        Raises:
+            ConfigError: The limits leave the metric nothing to measure.
+        """
+        return self
 
     def settings(self) -> dict[str, Any]:
-        """The metric's settings as a plain mapping."""
+        """Return all settings as a mapping.
+
+        Returns:
+            Values by name, as they are attested.
+        """
         return asdict(self) if is_dataclass(self) else {}
 
-    def evaluate(self, inputs: MetricInputs) -> MetricResult:
-        """Measure and wrap the outcome with settings, seed, version, input fingerprints and wall seconds."""
-        started = time.perf_counter()
-        measured = self.measure(inputs)
-        read = [role for role in inputs.fingerprints if self.reads(role)]
+    def result(self, inputs: EvaluationInputs, estimates: Iterable[Estimate], **tables: TableRows) -> MetricResult:
+        """Combine estimates and tables with everything that makes the result verifiable.
+
+        Args:
+            inputs: The inputs that were measured.
+            estimates: One estimate for each statistic that could be computed.
+            **tables: Tables for the report. They hold aggregates and row numbers, never a private value.
+
+        Returns:
+            The result, with the settings, the seed, the engine version and the fingerprints of the tables that the
+            metric reads.
+        """
         return MetricResult(
             metric=self.name,
-            estimates=measured.estimates,
-            tables=measured.tables,
+            estimates=tuple(estimates),
+            tables=tables,
             settings=self.settings(),
-            inputs={role: inputs.fingerprints[role] for role in read},
+            inputs={name: value for name, value in inputs.fingerprints.items() if self.uses(name)},
             seed=inputs.seed,
             engine_version=ENGINE_VERSION,
-            seconds=time.perf_counter() - started,
         )
+
+    def not_measurable(
+        self, inputs: EvaluationInputs, reason: str, counts: tuple[int, int], **tables: TableRows
+    ) -> MetricResult:
+        """Return a result without numbers, which passes no limit.
+
+        Args:
+            inputs: The inputs that are too small or lack something.
+            reason: What is missing, for the report.
+            counts: Number of rows and of subjects.
+            **tables: Tables for the report, as in :meth:`result`.
+
+        Returns:
+            A result in which every statistic is NaN and carries the reason.
+        """
+        return self.result(inputs, (spec.not_measurable(reason, counts) for spec in self.statistics), **tables)
+
+
+def table_rows(**columns: Sequence[Any] | np.ndarray) -> TableRows:
+    """Build a result table from its columns.
+
+    Args:
+        **columns: Arrays or lists of the same length, by column name.
+
+    Returns:
+        One mapping for each row, with plain Python values.
+    """
+    values = [np.asarray(column).tolist() for column in columns.values()]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*values, strict=True)]

@@ -1,39 +1,43 @@
-"""What metrics are given: the tables of one release, and what is derived from them once."""
+"""Inputs of metrics: the tables of one release and values derived from them."""
 
 from __future__ import annotations
 
 import itertools
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
+from pydantic import Field
 
-from privacy_assets.compute.progress import Progress, silent
 from privacy_assets.errors import InputError
-from privacy_assets.stats.subjects import Subjects
-from privacy_assets.tables.coding import Coding
+from privacy_assets.infra.progress import Progress, silent
+from privacy_assets.stats.subjects import Subjects, order_by_content
 from privacy_assets.tables.column import row_ids
-from privacy_assets.tables.encoding import EncodedTable, Encoder
+from privacy_assets.tables.contract import REAL_ROLES
+from privacy_assets.tables.encoding import EncodedTable, MatrixCoding, TabularEncoder
 from privacy_assets.tables.schema import TableSchema
 from privacy_assets.tables.table import Table
 
 if TYPE_CHECKING:
-    from privacy_assets.embedding.embedder import Embedder
-
-REAL_ROLES = ("train", "holdout", "reference")
+    from privacy_assets.distances.embedder import Embedder
 
 
 @dataclass(frozen=True, eq=False)
 class Views:
-    """What was derived from the tables of one release before, by role; ``embedded`` only where there is an embedder.
+    """Values derived earlier from the tables of one release, by role.
 
-    ``fingerprints`` are those that were signed: keyed those of real tables, that of the embedder among them.
+    Attributes:
+        encoder: Fitted encoder.
+        encoded: Encoded tables.
+        row_ids: See :attr:`EvaluationInputs.row_ids`.
+        embedded: Embedded rows. Empty if there is no embedder.
+        fingerprints: Signed fingerprints; keyed for the real tables and the embedder.
     """
 
-    encoder: Encoder
+    encoder: TabularEncoder
     encoded: Mapping[str, EncodedTable]
     row_ids: Mapping[str, np.ndarray]
     embedded: Mapping[str, np.ndarray]
@@ -41,18 +45,27 @@ class Views:
 
 
 @dataclass(frozen=True, eq=False)
-class MetricInputs:
-    """The tables of one release by role, of one schema.
+class EvaluationInputs:
+    """Tables of one release.
 
-    ``tables`` holds "train", "holdout", "synthetic" and optionally "reference". ``subjects`` gives, per real role, the
-    int64 subject code of each row, coded jointly over the real roles; a role without codes has one subject per row.
-    ``released`` are all rows that were released before, with columns of the schema: all, or some of them.
-    ``generated`` are, by the same roles, the columns in which new values are allowed, and of real rows the subject,
-    which stand in no table of ``tables``. ``notes`` say how the tables were read, for the report.
-    Without any codes, and when no row of train stands in another real table, equal rows count as one subject: a split
-    that keeps equal rows together (``tables.splitting`` without a subject does) makes them one witness.
-    ``device`` is a torch device name. All randomness comes from :meth:`rng`. What ``views`` holds is not
-    derived again; ``dataclasses.replace`` leaves them behind, since they are those of these tables.
+    If there are no subject codes and no row of train occurs in another real table, equal rows count as one subject: a
+    split that keeps equal rows together, as ``tables.splitting`` does without a subject, makes them one observation.
+
+    Attributes:
+        schema: Schema of all tables.
+        tables: Tables by role: "train", "holdout", "synthetic" and optionally "reference".
+        subjects: Int64 subject code of each row by real role, coded jointly. A role without codes has one subject per
+            row.
+        generated: Columns with generated values by role, which are not in ``tables``; for real roles also the subject.
+        embedder: Contrastive encoder. None: embedded statistics are not measurable.
+        earlier_releases: Stacked rows of all earlier releases, with some or all columns of the schema. None: there are
+            none.
+        seed: Seed of :meth:`rng`.
+        device: torch device name.
+        progress: Receives progress messages.
+        notes: Notes for the report on how the tables were read.
+        views: Values that need not be derived again. ``dataclasses.replace`` drops them, because they belong to these
+            tables.
     """
 
     schema: TableSchema
@@ -60,7 +73,7 @@ class MetricInputs:
     subjects: Mapping[str, np.ndarray] = field(default_factory=dict)
     generated: Mapping[str, Table] = field(default_factory=dict)
     embedder: Embedder | None = None
-    released: Table | None = None
+    earlier_releases: Table | None = None
     seed: int = 0
     device: str = "cpu"
     progress: Progress = silent
@@ -83,8 +96,8 @@ class MetricInputs:
         for first, second in itertools.combinations([role for role in REAL_ROLES if role in seen], 2):
             shared = np.intersect1d(seen[first], seen[second]).size
             if shared:
-                fix = "split by subject, so that holdout and reference hold only people the generator has not seen"
-                raise InputError(f"{shared} subjects stand in {first} and in {second}", where=second, fix=fix)
+                fix = "split by subject, so that holdout and reference contain only people not seen by the generator"
+                raise InputError(f"{shared} subjects are in both {first} and {second}", where=second, fix=fix)
 
     @property
     def train(self) -> Table:
@@ -98,48 +111,56 @@ class MetricInputs:
 
     @property
     def synthetic(self) -> Table:
-        """The table to be published."""
+        """Table to be published."""
         return self.tables["synthetic"]
 
     @property
     def reference(self) -> Table | None:
-        """Further unseen real rows, for calibrated attacks; None when there are none."""
+        """Further unseen real rows, for calibrated attacks, or None."""
         return self.tables.get("reference")
 
     @property
     def real_roles(self) -> list[str]:
-        """The roles of the real tables that are there."""
+        """Roles of the real tables that are present."""
         return [role for role in REAL_ROLES if role in self.tables]
 
     @property
     def real(self) -> list[Table]:
-        """The real tables that are there."""
+        """Real tables that are present."""
         return [self.tables[role] for role in self.real_roles]
 
     def place_of(self, row: int) -> tuple[str, int]:
-        """The role, and the zero-based row of that role's table, of a row of all real tables stacked."""
+        """Return the role of a row, and its zero-based position in that role's table.
+
+        Args:
+            row: Position in all real tables stacked.
+        """
         for role in self.real_roles:
             if row < len(self.tables[role]):
                 break
             row -= len(self.tables[role])
         return role, row
 
-    def coded(self) -> tuple[np.ndarray, Coding]:
-        """The cells of all real tables stacked, shape (columns, rows), and what their codes mean."""
-        coding = Coding.fit(self.real, self.schema)
+    def coded(self) -> tuple[np.ndarray, MatrixCoding]:
+        """Return the coded cells of all real tables stacked, shape (columns, rows), and the coding."""
+        coding = MatrixCoding.fit(self.real, self.schema)
         return np.concatenate([coding.code(table) for table in self.real], axis=1), coding
 
     @cached_property
-    def encoder(self) -> Encoder:
-        """Encoder fitted on all real rows alike, so that it cannot favour train or holdout."""
-        return Encoder.fit(self.real, self.schema, others=[self.synthetic])
+    def encoder(self) -> TabularEncoder:
+        """Encoder fitted on all real rows, so that it cannot favor train or holdout."""
+        return TabularEncoder.fit(self.real, self.schema, others=[self.synthetic])
 
     @cached_property
     def _encoded(self) -> dict[str, EncodedTable]:
         return {}
 
     def encoded(self, role: str) -> EncodedTable:
-        """Encoded rows of ``role``; computed once."""
+        """Return the encoded rows of a table. Cached.
+
+        Args:
+            role: Role of the table.
+        """
         if role not in self._encoded:
             self._encoded[role] = self.encoder.transform(self.tables[role])
         return self._encoded[role]
@@ -149,16 +170,23 @@ class MetricInputs:
         return {}
 
     def embedded(self, role: str) -> np.ndarray:
-        """Float32 embedding of the rows of ``role``, shape (n, dim); InputError without an embedder."""
+        """Return the float32 embedding of the rows of a table, shape (n, dim). Cached.
+
+        Args:
+            role: Role of the table.
+
+        Raises:
+            InputError: There is no embedder.
+        """
         if self.embedder is None:
-            raise InputError("no embedder was given", fix="pass an embedder or leave the embedded statistics out")
+            raise InputError("no embedder was passed", fix="pass an embedder or disable embedded statistics")
         if role not in self._embedded:
             self._embedded[role] = self.embedder.embed(self.tables[role], device=self.device)
         return self._embedded[role]
 
     @cached_property
     def row_ids(self) -> Mapping[str, np.ndarray]:
-        """Per role, int64 ids that are equal exactly when two rows agree in every column (missing equals missing)."""
+        """Int64 row ids by role. Two rows have equal ids if they agree in every column (missing equals missing)."""
         roles = list(self.tables)
         return dict(zip(roles, row_ids([self.tables[role].columns for role in roles], self.schema.names), strict=True))
 
@@ -179,31 +207,66 @@ class MetricInputs:
         return codes
 
     def subject_codes(self, *roles: str) -> np.ndarray:
-        """Subject codes of the rows of ``roles`` stacked, recoded to 0..s-1 in order of the original codes."""
+        """Return the subject codes of ``roles`` stacked, recoded to 0..s-1 in order of the original codes."""
         stacked = np.concatenate([self._subject_codes[role] for role in roles])
         return np.unique(stacked, return_inverse=True)[1].astype(np.int64)
 
     @cached_property
-    def people(self) -> Subjects:
-        """Whose the rows of train and holdout stacked are, numbered by the content of their rows."""
-        return self._people_of("train", "holdout")
+    def labelled_subjects(self) -> Subjects:
+        """Subjects of the rows of train and holdout stacked, numbered by row content."""
+        return self._subjects_of("train", "holdout")
 
     @cached_property
-    def everyone(self) -> Subjects:
-        """Whose the rows of all real tables stacked are: where the reference serves for nothing else, it is unseen."""
-        return self._people_of(*self.real_roles)
+    def all_subjects(self) -> Subjects:
+        """Subjects of the rows of all real tables stacked. Subjects of the reference are non-members."""
+        return self._subjects_of(*self.real_roles)
 
-    def _people_of(self, *roles: str) -> Subjects:
+    def _subjects_of(self, *roles: str) -> Subjects:
         row_ids = np.concatenate([self.row_ids[role] for role in roles])
         return Subjects.by_content(self.subject_codes(*roles), len(self.train), row_ids)
 
     @cached_property
     def fingerprints(self) -> Mapping[str, str]:
-        """Order-free content fingerprint of each table. Keep those of private tables private, or key them."""
-        released = {} if self.released is None else {"released": self.released}
+        """Order-independent content fingerprint of each table. Keep those of private tables private, or key them."""
+        earlier = {} if self.earlier_releases is None else {"earlier_releases": self.earlier_releases}
         whole = {role: self.tables[role].with_columns(*own.columns.values()) for role, own in self.generated.items()}
-        return {role: table.fingerprint for role, table in {**self.tables, **whole, **released}.items()}
+        return {role: table.fingerprint for role, table in {**self.tables, **whole, **earlier}.items()}
 
     def rng(self, purpose: str) -> np.random.Generator:
-        """Generator for one purpose, independent of every other purpose under the same seed."""
+        """Return a random generator, determined by :attr:`seed` and ``purpose``.
+
+        Args:
+            purpose: Name of the use. Different names give independent generators.
+        """
         return np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(zlib.crc32(purpose.encode()),)))
+
+
+SMALLEST = 1_000  # rows; fewer have almost no power
+Budget = Annotated[int | None, Field(ge=SMALLEST)]
+
+
+def target_rows(inputs: EvaluationInputs, roles: Sequence[str], most: int | None, purpose: str) -> np.ndarray | None:
+    """Return the positions of all rows of randomly drawn subjects.
+
+    Subjects are drawn in random order, each with all rows, until ``most`` rows are reached. The draw does not depend on
+    membership, so the labels of the drawn subjects are exchangeable if all labels are. It does not depend on the order
+    of rows either.
+
+    Args:
+        inputs: Tables of one release.
+        roles: Roles of the tables to stack.
+        most: Maximum number of rows; at least one subject is drawn. None: no maximum.
+        purpose: Name of the random stream.
+
+    Returns:
+        Ascending int64 positions in the stacked tables, or None to use all rows.
+    """
+    if most is None or most >= sum(len(inputs.tables[role]) for role in roles):
+        return None
+    content = np.concatenate([inputs.row_ids[role] for role in roles])
+    codes = order_by_content(inputs.subject_codes(*roles), content)
+    order = inputs.rng(purpose).permutation(int(codes.max()) + 1)
+    rows = np.cumsum(np.bincount(codes)[order])
+    drawn = np.zeros(len(order), dtype=bool)
+    drawn[order[: max(1, int(np.searchsorted(rows, most, side="right")))]] = True
+    return np.flatnonzero(drawn[codes])

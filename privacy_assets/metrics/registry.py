@@ -1,15 +1,16 @@
-"""The registry of metrics: one line each. Everything that lists metrics reads it from here."""
+"""Registry of metrics, with one line per metric."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Any
 
-from privacy_assets.errors import ConfigError, did_you_mean, shown
+from privacy_assets.errors import ConfigError, did_you_mean, safe_repr
+from privacy_assets.infra.settings import load_registry, settings_of
 from privacy_assets.metrics.base import Metric
-from privacy_assets.settings import parts_at, settings_of
-from privacy_assets.stats.estimates import StatisticSpec
+from privacy_assets.stats.estimates import StatisticSpec, to_jsonable
 
-METRICS: dict[str, type[Metric]] = parts_at(
+METRICS: dict[str, type[Metric]] = load_registry(
     "privacy_assets.metrics.dcr:Dcr",
     "privacy_assets.metrics.copies:Copies",
     "privacy_assets.metrics.singling_out:SinglingOut",
@@ -18,43 +19,76 @@ METRICS: dict[str, type[Metric]] = parts_at(
     "privacy_assets.metrics.membership_inference:MembershipInference",
     "privacy_assets.metrics.memorization:Memorization",
     "privacy_assets.metrics.vulnerability:Vulnerability",
-    "privacy_assets.metrics.shadow_membership:ShadowMembership",
+    "privacy_assets.metrics.shadow_membership.metric:ShadowMembership",
     "privacy_assets.metrics.fidelity:Fidelity",
     "privacy_assets.metrics.value_disclosure:ValueDisclosure",
-    "privacy_assets.metrics.cumulative_disclosure:CumulativeDisclosure",
+    "privacy_assets.metrics.reruns:CumulativeDisclosure",
     "privacy_assets.metrics.controls:Controls",
-    "privacy_assets.metrics.holdout_leakage:HoldoutLeakage",
+    "privacy_assets.metrics.reruns:HoldoutLeakage",
 )
 
 
 def default_metrics(external: Collection[str] = ()) -> list[str]:
-    """Names of the metrics that run when none are chosen; ``external`` are the roles of tables made outside."""
-    doubted = {name for name, metric in METRICS.items() if metric.if_external and metric.if_external <= set(external)}
-    return [name for name, metric in METRICS.items() if metric.by_default or name in doubted]
+    """Return the metrics that run by default. ``external`` contains the roles of external tables."""
+    doubted = {
+        name
+        for name, metric in METRICS.items()
+        if metric.default_for_external and metric.default_for_external <= set(external)
+    }
+    return [name for name, metric in METRICS.items() if metric.runs_by_default or name in doubted]
 
 
 def study_metrics() -> list[str]:
-    """Names of the default metrics that judge tables of known truth."""
-    return [name for name in default_metrics() if METRICS[name].in_studies]
+    """Return the default metrics that can evaluate tables of known truth."""
+    return [name for name in default_metrics() if METRICS[name].in_leak_studies]
 
 
 def metrics_reading(role: str) -> list[str]:
-    """Names of the metrics that are given the input ``role``, where that is there."""
-    return [name for name, metric in METRICS.items() if role in metric.needs | metric.optional]
+    """Return the metrics that use the input ``role``."""
+    return [name for name, metric in METRICS.items() if role in metric.required_inputs | metric.optional_inputs]
 
 
-def build_metric(name: str, settings: dict[str, object] | None = None) -> Metric:
-    """Return the metric ``name`` with ``settings`` in place of its defaults; ConfigError for an unknown name or key."""
+def build_metric(name: str, settings: Mapping[str, object] | None = None) -> Metric:
+    """Build a metric.
+
+    Args:
+        name: Name of the metric.
+        settings: Settings by name. All others have their defaults.
+
+    Returns:
+        The metric.
+
+    Raises:
+        ConfigError: The metric or a setting is unknown, or a value is out of range.
+    """
     if not isinstance(name, str) or name not in METRICS:
-        raise ConfigError(f"unknown metric {shown(name)}.{did_you_mean(name, METRICS)}")
+        raise ConfigError(f"unknown metric {safe_repr(name)}.{did_you_mean(name, METRICS)}")
     kind = METRICS[name]
     known = {setting.name for setting in settings_of(kind)}
     for key in settings or {}:
         if not isinstance(key, str) or key not in known:
-            raise ConfigError(f"metric {name} has no setting {shown(key)}.{did_you_mean(key, known)}")
+            raise ConfigError(f"metric {name} has no setting {safe_repr(key)}.{did_you_mean(key, known)}")
     return kind(**(settings or {}))
 
 
 def statistic_specs() -> dict[str, StatisticSpec]:
-    """Every statistic by its full name, ``metric.statistic``."""
+    """Return all statistics by full name, ``metric.statistic``."""
     return {f"{name}.{spec.name}": spec for name, metric in METRICS.items() for spec in metric.statistics}
+
+
+def table_settings(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the settings that a table may set, if they are set.
+
+    Args:
+        metrics: All settings by metric.
+
+    Returns:
+        The values by ``METRIC.SETTING``, see :attr:`.Setting.by_table`.
+    """
+    return {
+        f"{metric}.{one.name}": to_jsonable(settings[one.name])
+        for metric, settings in metrics.items()
+        if metric in METRICS
+        for one in settings_of(METRICS[metric])
+        if one.by_table and settings.get(one.name)
+    }

@@ -1,1 +1,1 @@
-"""One pipeline of a table, on values: what its steps are and do. It knows no orchestrator."""
+"""The pipeline of one table, independent of any orchestrator: settings, steps and storage of their values."""

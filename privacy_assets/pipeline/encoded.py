@@ -1,6 +1,6 @@
-"""All tables of one release in one coded form: prepared and verified once, signed, and mapped by every score.
+"""Signed, encoded tables of one release, prepared once and memory-mapped by every metric.
 
-What stands in the files can be replaced by a better form behind :class:`Opened`, which gives a score its inputs.
+The file format is internal: metrics get their inputs from :class:`Opened`.
 """
 
 from __future__ import annotations
@@ -15,56 +15,69 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
-from privacy_assets.errors import PublicationRefused
+from privacy_assets.errors import Damaged
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.snapshot import Snapshot
-from privacy_assets.gate.statements import Place, Sealed
-from privacy_assets.metrics.inputs import REAL_ROLES, MetricInputs, Views
-from privacy_assets.storage.files import open_regular, put_atomic, read_regular
-from privacy_assets.storage.objects import Location, local_copy
+from privacy_assets.gate.statements import ReleaseTarget, SignedRecord
+from privacy_assets.infra.files import open_regular, put_atomic, read_regular
+from privacy_assets.infra.objects import Location, local_copy
+from privacy_assets.metrics.inputs import EvaluationInputs, Views
 from privacy_assets.tables.column import Column
-from privacy_assets.tables.encoding import EncodedTable, Encoder
+from privacy_assets.tables.contract import REAL_ROLES
+from privacy_assets.tables.encoding import EncodedTable, TabularEncoder
 from privacy_assets.tables.schema import TableSchema
 from privacy_assets.tables.table import Table
 
 if TYPE_CHECKING:
-    from privacy_assets.embedding.embedder import Embedder
+    from privacy_assets.distances.embedder import Embedder
 
 TABLES, EMBEDDINGS, EMBEDDER = "tables.bin", "embeddings.bin", "embedder"
 INDEX, RECORD, SYNTHETIC = "tables.json", "encoded.json", "synthetic.json"
-_ALIGNED = 64  # bytes; every array begins at a multiple
+_ALIGNED = 64  # bytes; arrays start at multiples
 
 
 class EncodedMetadata(NamedTuple):
-    """What is signed beside the files: keyed fingerprints and sizes of the tables, by role."""
+    """Signed metadata of the files.
+
+    Attributes:
+        inputs: Keyed fingerprints of the tables and the embedder, by role.
+        sizes: Numbers of "rows", "columns" and "subjects", by role.
+    """
 
     inputs: Mapping[str, str]
     sizes: Mapping[str, Mapping[str, int]]
 
 
 class Opened(NamedTuple):
-    """An encoded release that was found to be what this deployment signed."""
+    """Encoded release whose signature was verified."""
 
-    inputs: MetricInputs
+    inputs: EvaluationInputs
     metadata: EncodedMetadata
     snapshot: Snapshot
 
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """The prepared ``inputs`` of one release, with the signed record of its ``synthetic`` table.
+    """Prepared inputs of one release.
 
-    ``seal`` signs what was written, by the SHA-256 of each file.
+    Attributes:
+        inputs: Inputs of the metrics.
+        metadata: Metadata to sign.
+        synthetic: Signed record of the synthetic table.
+        snapshot: Synthetic table.
+        seal: Signs the metadata and the keyed digest of each file.
+        keyed: Computes keyed digests.
     """
 
-    inputs: MetricInputs
+    inputs: EvaluationInputs
     metadata: EncodedMetadata
-    synthetic: Sealed
+    synthetic: SignedRecord
     snapshot: Snapshot
-    seal: Callable[[Mapping[str, Any]], Sealed]
+    seal: Callable[[Mapping[str, Any]], SignedRecord]
+    keyed_fingerprint: Callable[[str], str]
 
     def save(self, folder: Path) -> None:
-        """Write the files into ``folder``, and the signed record of them."""
+        """Write the files and their signed record into ``folder``."""
         inputs = self.inputs
         columns = _Arrays()
         index: dict[str, Any] = {
@@ -88,58 +101,73 @@ class Encoded:
         data = json.dumps(index, allow_nan=False).encode()
         put_atomic(folder / INDEX, data)
         files[INDEX] = hashlib.sha256(data).hexdigest()
-        put_atomic(folder / RECORD, self.seal({**self.metadata._asdict(), "files": files}).data)
+        digests = {name: self.keyed_fingerprint(sha256) for name, sha256 in files.items()}
+        put_atomic(folder / RECORD, self.seal({**self.metadata._asdict(), "files": digests}).data)
         put_atomic(folder / SYNTHETIC, self.synthetic.data)
 
-    def record(self, gate: Gate, place: Place, setup: Mapping[str, Any]) -> tuple[EncodedMetadata, Snapshot]:
-        """Itself: it was handed on in memory, as when assets are called directly."""
+    def record(self, gate: Gate, place: ReleaseTarget, setup: Mapping[str, Any]) -> tuple[EncodedMetadata, Snapshot]:
+        """Return metadata and snapshot. Values in memory need no verification."""
         return self.metadata, self.snapshot
 
-    def open(self, gate: Gate, place: Place, setup: Mapping[str, Any], keyed: Callable[[str], str]) -> Opened:
-        """The same."""
+    def open(
+        self, gate: Gate, place: ReleaseTarget, setup: Mapping[str, Any], keyed_fingerprint: Callable[[str], str]
+    ) -> Opened:
+        """Return the inputs. Values in memory need no verification."""
         return Opened(self.inputs, self.metadata, self.snapshot)
 
 
 @dataclass(frozen=True)
 class StoredEncoded:
-    """Inverse of :meth:`Encoded.save`: a ``folder`` whose files nobody has looked into yet."""
+    """Encoded release in ``folder``, not verified yet. Inverse of :meth:`Encoded.save`."""
 
     folder: Location
 
-    def record(self, gate: Gate, place: Place, setup: Mapping[str, Any]) -> tuple[EncodedMetadata, Snapshot]:
-        """What is signed of it; PublicationRefused unless this deployment did so, under the settings of now."""
+    def record(self, gate: Gate, place: ReleaseTarget, setup: Mapping[str, Any]) -> tuple[EncodedMetadata, Snapshot]:
+        """Return metadata and snapshot.
+
+        Raises:
+            PublicationRefused: Unless this deployment signed them under the current settings.
+        """
         body, snapshot = self._record(gate, place, setup)
         return _metadata(body), snapshot
 
-    def _record(self, gate: Gate, place: Place, setup: Mapping[str, Any]) -> tuple[Mapping[str, Any], Snapshot]:
+    def _record(self, gate: Gate, place: ReleaseTarget, setup: Mapping[str, Any]) -> tuple[Mapping[str, Any], Snapshot]:
         try:
             record, synthetic = (read_regular(self.folder / name) for name in (RECORD, SYNTHETIC))
         except OSError:
             record = synthetic = b""
-        snapshot = gate.snapshot(Sealed("snapshot", synthetic), place)
-        return gate.encoded(Sealed("encoded", record), snapshot, setup), snapshot
+        snapshot = gate.snapshot(SignedRecord("snapshot", synthetic), place)
+        return gate.encoded(SignedRecord("encoded", record), snapshot, setup), snapshot
 
-    def open(self, gate: Gate, place: Place, setup: Mapping[str, Any], keyed: Callable[[str], str]) -> Opened:
-        """Map the files; PublicationRefused unless their bytes are those that this deployment signed."""
+    def open(
+        self, gate: Gate, place: ReleaseTarget, setup: Mapping[str, Any], keyed_fingerprint: Callable[[str], str]
+    ) -> Opened:
+        """Map the files.
+
+        Raises:
+            PublicationRefused: Unless this deployment signed their bytes under the current settings.
+        """
         body, snapshot = self._record(gate, place, setup)
         metadata = _metadata(body)
         with local_copy(self.folder) as folder:
-            index = json.loads(_mapped(folder / INDEX, body["files"]).tobytes())
-            columns = _mapped(folder / TABLES, body["files"])
+            index = json.loads(_mapped(folder / INDEX, body["files"], keyed_fingerprint).tobytes())
+            columns = _mapped(folder / TABLES, body["files"], keyed_fingerprint)
             embedder = None
             embedded: dict[str, np.ndarray] = {}
             if "embedded" in index:
-                arrays = _mapped(folder / EMBEDDINGS, body["files"])
+                arrays = _mapped(folder / EMBEDDINGS, body["files"], keyed_fingerprint)
                 embedded = {role: _array(arrays, place_) for role, place_ in index["embedded"].items()}
-                embedder = cast("Embedder", _LazyEmbedder(self.folder / EMBEDDER, metadata.inputs["embedder"], keyed))
-        inputs = MetricInputs(
+                embedder = cast(
+                    "Embedder", _LazyEmbedder(self.folder / EMBEDDER, metadata.inputs["embedder"], keyed_fingerprint)
+                )
+        inputs = EvaluationInputs(
             TableSchema.from_json(index["schema"]),
             {role: _loaded(columns, found) for role, found in index["tables"].items()},
             {role: _array(columns, found) for role, found in index["subjects"].items()},
             generated={role: _loaded(columns, found) for role, found in index["generated"].items()},
             embedder=embedder,
             views=Views(
-                Encoder.from_json(index["encoder"]),
+                TabularEncoder.from_json(index["encoder"]),
                 {
                     role: EncodedTable(*(_array(columns, at) for at in parts))
                     for role, parts in index["encoded"].items()
@@ -154,20 +182,21 @@ class StoredEncoded:
 
 @dataclass(frozen=True, eq=False)
 class _LazyEmbedder:
-    """The encoder of a release, read when rows are to be embedded that the files do not hold."""
+    """Embedder of a release, loaded only to embed rows whose embeddings are not stored."""
 
     folder: Location
     fingerprint_keyed: str
-    keyed: Callable[[str], str] = field(repr=False)
+    keyed_fingerprint: Callable[[str], str] = field(repr=False)
 
     @cached_property
     def _loaded(self) -> Embedder:
-        from privacy_assets.embedding.embedder import Embedder
+        from privacy_assets.distances.embedder import Embedder
 
         with local_copy(self.folder) as folder:
             found = Embedder.load(folder)
-        if self.keyed(found.fingerprint()) != self.fingerprint_keyed:
-            raise PublicationRefused("the encoder is not the one that was signed; materialise encoded again.")
+        if self.keyed_fingerprint(found.fingerprint()) != self.fingerprint_keyed:
+            text = "the embedder is not the one that was signed"
+            raise Damaged(text, path=str(self.folder), redo=("embed", "prepare"))
         return found
 
     def embed(self, table: Table, device: str = "cpu") -> np.ndarray:
@@ -178,43 +207,47 @@ class _LazyEmbedder:
 
 
 def _metadata(body: Mapping[str, Any]) -> EncodedMetadata:
-    """What was signed, in the order of a report: the canonical form of a statement sorts names."""
+    """Return the signed metadata in report order, because the canonical form of a statement sorts keys."""
     sizes = {role: body["sizes"][role] for role in (*REAL_ROLES, "synthetic") if role in body["sizes"]}
     ordered = {role: {name: size[name] for name in ("rows", "columns", "subjects")} for role, size in sizes.items()}
     return EncodedMetadata(body["inputs"], ordered)
 
 
-def _mapped(path: Path, files: Mapping[str, str]) -> np.ndarray:
-    """The bytes of a file, mapped; PublicationRefused unless they are those of which the SHA-256 was signed.
+def _mapped(path: Path, files: Mapping[str, str], keyed_fingerprint: Callable[[str], str]) -> np.ndarray:
+    """Map the bytes of a file. Writes stay in memory.
 
-    What is hashed is what is mapped: the file is opened once. Writes stay in memory.
+    The file is opened once, so the mapped bytes are the hashed ones.
+
+    Raises:
+        Damaged: Unless the keyed digest was signed.
     """
     try:
         with open_regular(path) as stream:
             found = np.asarray(np.memmap(cast("Any", stream), np.uint8, "c"))
     except (OSError, ValueError):
         found = np.zeros(0, dtype=np.uint8)
-    if hashlib.sha256(found.data).hexdigest() != files.get(path.name):
-        raise PublicationRefused(f"{path.name} of the encoded tables was changed after it was signed; encode it again.")
+    if keyed_fingerprint(hashlib.sha256(found.data).hexdigest()) != files.get(path.name):
+        text = f"{path.name} of the encoded tables was changed after it was signed"
+        raise Damaged(text, path=str(path), redo=("prepare",))
     return found
 
 
 class _Arrays:
-    """Arrays one after the other in one file; each is known by dtype, shape and first byte."""
+    """Arrays stored consecutively in one file, each located by dtype, shape and offset."""
 
     def __init__(self) -> None:
         self.parts: list[np.ndarray] = []
         self.end = 0
 
     def add(self, array: np.ndarray) -> list[Any]:
-        """Take ``array`` up; returns where it will be found."""
+        """Add ``array``, and return its dtype, shape and offset."""
         plain = np.ascontiguousarray(array)
         start, self.end = self.end, self.end + -(-plain.nbytes // _ALIGNED) * _ALIGNED
         self.parts.append(plain)
         return [plain.dtype.str, list(array.shape), start]
 
     def write(self, path: Path) -> str:
-        """Write the file; its SHA-256 (hex)."""
+        """Write the file, and return its SHA-256 (hex)."""
         digest = hashlib.sha256()
 
         def fill(stream: Any) -> None:
@@ -235,7 +268,7 @@ def _array(data: np.ndarray, place: list[Any]) -> np.ndarray:
 
 
 def _stored(table: Table, arrays: _Arrays) -> dict[str, Any]:
-    """A table as arrays of cells, beside what its columns and cells mean."""
+    """Return the JSON form of a table, whose cells are added to ``arrays``."""
     columns = [
         {"name": c.name, "kind": c.kind, "cells": arrays.add(c.cells), "values": c.values}
         for c in table.columns.values()
@@ -251,8 +284,8 @@ def _loaded(data: np.ndarray, found: Mapping[str, Any]) -> Table:
     return Table(TableSchema.from_json(found["schema"]), columns, found["rows"])
 
 
-def for_metric(opened: Opened, embeds: bool, released: Table | None, **more: Any) -> MetricInputs:
-    """The inputs of one metric: with the embeddings or without, and with what was ``released`` before."""
+def for_metric(opened: Opened, embeds: bool, earlier_releases: Table | None, **more: Any) -> EvaluationInputs:
+    """Return the inputs of one metric, with or without embeddings, and with the stacked earlier releases."""
     inputs = opened.inputs
     views = Views(
         inputs.encoder,
@@ -262,4 +295,4 @@ def for_metric(opened: Opened, embeds: bool, released: Table | None, **more: Any
         opened.metadata.inputs,
     )
     embedder = inputs.embedder if embeds else None
-    return replace(inputs, embedder=embedder, released=released, views=views, **more)
+    return replace(inputs, embedder=embedder, earlier_releases=earlier_releases, views=views, **more)

@@ -1,4 +1,4 @@
-"""Partitions of a table for those who schedule it without Dagster, spelt as Dagster spells them."""
+"""Partitions of a table for schedulers other than Dagster, with the same keys as Dagster."""
 
 from __future__ import annotations
 
@@ -8,47 +8,75 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any, Literal
 
-from privacy_assets.errors import ConfigError, PublicationRefused, did_you_mean, shown
+from privacy_assets.errors import ConfigError, WrongTarget, did_you_mean, safe_repr
+from privacy_assets.gate.statements import quoted
+from privacy_assets.tables.names import name_fault
 
 Every = Literal["hour", "day", "week", "month"]
-_LAST_YEAR = 9999  # of a datetime: nothing comes after it
-_LONGEST = 250  # characters of a key that Airflow stores
+_LONGEST_FILE_NAME = 200  # bytes; file systems allow 255, including prefixes and suffixes
+_LAST_YEAR = 9999  # last year of datetime, which cannot represent the end of its last window
 _FORMATS: dict[str, str] = {"hour": "%Y-%m-%d-%H:%M", "day": "%Y-%m-%d", "week": "%Y-%m-%d", "month": "%Y-%m-%d"}
+
+
+def check_key(key: object) -> None:
+    """Raise ConfigError unless ``key`` is a string that can be the name of a partition and of its folder."""
+    fault, fix = name_fault(key) if isinstance(key, str) else "is not a string", "give it another name"
+    if isinstance(key, str) and not fault:
+        if key != key.strip():
+            fault = "starts or ends with a space"
+        elif (size := len(quoted(key))) > _LONGEST_FILE_NAME:
+            fault = f"is too long for the name of a folder ({size} bytes, at most {_LONGEST_FILE_NAME} are allowed)"
+            fix = "shorten it; a character other than an ASCII letter or digit has up to 12 bytes"
+    if fault:
+        raise ConfigError(f"partitions: a key {fault}. Fix: {fix}.")
 
 
 @dataclass(frozen=True)
 class KeyPartitions:
-    """Partitions with names: a run is of one of ``keys``, in this spelling."""
+    """Named partitions.
+
+    Attributes:
+        keys: Unique, non-empty names.
+
+    Raises:
+        ConfigError: If keys are missing, repeated or invalid.
+    """
 
     keys: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        odd = [key for key in self.keys if not isinstance(key, str) or not key.strip() or not key.isprintable()]
-        odd += [key for key in self.keys if key not in odd and len(key) > _LONGEST]
-        if odd or not self.keys or len(set(self.keys)) < len(self.keys):
-            raise ConfigError(
-                "partitions: give the keys, texts of at most 250 characters of which none is empty or stands twice."
-            )
+        for key in self.keys:
+            check_key(key)
+        if not self.keys or len(set(self.keys)) < len(self.keys):
+            raise ConfigError("partitions: expected one or more keys, each once.")
 
     def check(self, key: str) -> str:
-        """``key`` itself; PublicationRefused for one that is not known: it would be a place without a past."""
+        """Return ``key`` if it is one of the keys.
+
+        Raises:
+            WrongTarget: If it is unknown, because it would have no record of earlier failures.
+        """
         if key not in self.keys:
-            raise PublicationRefused(
-                f"there is no partition {shown(key)}. Fix: take one of the keys that the DAG names, as it spells them."
-            )
+            raise WrongTarget(f"there is no partition {safe_repr(key)}", expected=self.keys, found=key)
         return key
 
     def window(self, key: str) -> None:
-        """None: rows are chosen by their path, or by the partition column."""
+        """Return None: rows are selected by the path of the source or by the partition column."""
 
 
 @dataclass(frozen=True)
 class TimePartitions:
-    """Partitions that are windows of time in UTC, from ``start`` on: one ``every`` hour, day, week or month.
+    """Partitions that are time windows in UTC.
 
-    ``start`` is a date or time, in UTC where it names no zone. Keys are what Dagster's hourly, daily, weekly (from
-    Sunday on) and monthly partitions are called, so that both speak of the same releases. Only windows that have ended
-    are partitions.
+    Keys equal those of Dagster's hourly, daily, weekly (starting on Sunday) and monthly partitions, so that both name
+    the same releases. A window is a partition once it has ended.
+
+    Attributes:
+        start: Date or time of the first window, rounded up to the start of a window. UTC, unless it has a time zone.
+        every: Length of the windows: "hour", "day", "week" or "month".
+
+    Raises:
+        ConfigError: If ``start`` is not a date or time, or ``every`` is unknown.
     """
 
     start: str | datetime
@@ -56,42 +84,58 @@ class TimePartitions:
 
     def __post_init__(self) -> None:
         if self.every not in _FORMATS:
-            raise ConfigError(f"partitions: every is {shown(self.every)}.{did_you_mean(self.every, _FORMATS)}")
+            raise ConfigError(f"partitions: every is {safe_repr(self.every)}.{did_you_mean(self.every, _FORMATS)}")
         _ = self.first
 
     @cached_property
     def first(self) -> datetime:
-        """The start of the first partition."""
+        """Start of the first window."""
         try:
             start = datetime.fromisoformat(self.start) if isinstance(self.start, str) else self.start
             start = start.replace(tzinfo=UTC) if start.tzinfo is None else start.astimezone(UTC)
         except (ValueError, TypeError, AttributeError):
-            raise ConfigError(f"partitions: start is {shown(self.start)}, no date such as 2026-01-01.") from None
+            raise ConfigError(f"partitions: start is {safe_repr(self.start)}, not a date such as 2026-01-01.") from None
         floor = self._floor(start)
         return floor if floor == start else self._after(floor)
 
     def of(self, when: datetime) -> str:
-        """The key of the window that holds ``when``."""
+        """Return the key of the window that contains a time.
+
+        Args:
+            when: Time. Without time zone: local time.
+        """
         return self._floor(when.astimezone(UTC)).strftime(_FORMATS[self.every])
 
     def check(self, key: str) -> str:
-        """``key`` itself; PublicationRefused for one that is spelt otherwise, or whose window is not one, or still
-        open."""
+        """Return a partition key if it is valid.
+
+        Args:
+            key: Partition key.
+
+        Raises:
+            WrongTarget: If the key is malformed or before the first window, or its window has not ended.
+        """
         start = self._start(key)
         if start is None or start < self.first:
             example = self.first.strftime(_FORMATS[self.every])
-            raise PublicationRefused(
-                f"there is no partition {shown(key)}. Fix: keys look like {example}, the first one."
-            )
+            text = f"there is no partition {safe_repr(key)}; the first one is {example}"
+            raise WrongTarget(text, expected=example, found=key)
         if self._after(start) > datetime.now(UTC):
-            raise PublicationRefused(f"the {self.every} of partition {key} has not ended. Fix: run it when it has.")
+            raise WrongTarget(f"the {self.every} of partition {key} has not ended", found=key)
         return key
 
     def window(self, key: str) -> tuple[datetime, datetime]:
-        """Start and end of a key that was checked."""
+        """Return start and end of a window.
+
+        Args:
+            key: Partition key.
+
+        Raises:
+            WrongTarget: If the key is malformed.
+        """
         start = self._start(key)
         if start is None:
-            raise PublicationRefused(f"there is no partition {shown(key)}.")
+            raise WrongTarget(f"there is no partition {safe_repr(key)}", found=key)
         return start, self._after(start)
 
     def _start(self, key: str) -> datetime | None:
@@ -113,7 +157,7 @@ class TimePartitions:
         return day.replace(day=1) if self.every == "month" else day
 
     def _after(self, start: datetime) -> datetime:
-        """The start of the next window."""
+        """Return the start of the next window."""
         if self.every == "month":
             return (start + timedelta(days=32)).replace(day=1)
         return start + {"hour": timedelta(hours=1), "day": timedelta(days=1), "week": timedelta(days=7)}[self.every]
@@ -123,9 +167,13 @@ Partitions = KeyPartitions | TimePartitions
 
 
 def as_partitions(given: Any) -> Partitions | None:
-    """Partitions from themselves or a list of keys; ConfigError for anything else."""
+    """Convert a list of keys to partitions; partitions and None are returned unchanged.
+
+    Raises:
+        ConfigError: If ``given`` has another type.
+    """
     if given is None or isinstance(given, (KeyPartitions, TimePartitions)):
         return given
     if isinstance(given, Sequence) and not isinstance(given, str):
         return KeyPartitions(tuple(given))
-    raise ConfigError("partitions: give a list of keys, or TimePartitions.")
+    raise ConfigError("partitions: expected a list of keys, or TimePartitions.")

@@ -1,6 +1,6 @@
-"""The wall between private values and an orchestrator, which stores what it is given.
+"""Redaction of private values before an orchestrator stores them.
 
-That is the message, the notes, the cause and the context of an exception, and often all that a step prints.
+Orchestrators store the message, notes, cause and context of exceptions, and often everything that a step prints.
 """
 
 from __future__ import annotations
@@ -23,9 +23,14 @@ Kinds = tuple[type[BaseException], ...]
 
 
 def redact(function: F, shown: Callable[[BaseException], BaseException], start: Callable[[], None]) -> F:
-    """``function``, or generator function, after ``start``, letting out of both only what ``shown`` makes of an error.
+    """Wrap a function or generator function so that errors are replaced by ``shown(error)``.
 
-    What is returned, yielded or logged is not looked at.
+    Returned, yielded and logged values are not redacted.
+
+    Args:
+        function: Function to wrap.
+        shown: Converts an error to a safe one.
+        start: Called before the function. Its errors are replaced as well.
     """
 
     @functools.wraps(function)
@@ -35,7 +40,7 @@ def redact(function: F, shown: Callable[[BaseException], BaseException], start: 
             return function(*args, **kwargs)
         except BaseException as error:  # noqa: BLE001 (a library can raise anything, and quote what it read)
             safe = shown(error)
-        # Outside the except block, so that the original is not its context either.
+        # Outside the except block, so that the original is not set as context.
         raise safe
 
     @functools.wraps(function)
@@ -51,10 +56,10 @@ def redact(function: F, shown: Callable[[BaseException], BaseException], start: 
 
 
 def without_values(error: BaseException, passing: Kinds, interrupts: Kinds) -> BaseException:
-    """What may be shown of ``error``.
+    """Convert an error to one that is safe to display.
 
-    Errors of this package and of ``passing`` without their cause, context and notes; ``interrupts`` without their
-    words; of anything else a StepError.
+    Errors of this package and of the types ``passing`` lose cause, context and notes. Errors of the types
+    ``interrupts`` lose their message. Others are replaced by a StepError.
     """
     for kind in interrupts:
         if isinstance(error, kind):
@@ -64,10 +69,10 @@ def without_values(error: BaseException, passing: Kinds, interrupts: Kinds) -> B
     return without_chain(error)
 
 
-def hush_threads() -> None:
-    """From now on what a thread or ``__del__`` of this process raises goes to standard error as its kind and place.
+def redact_thread_errors() -> None:
+    """Print only type and location of errors in threads and ``__del__``, for the rest of this process.
 
-    It stays so: a thread may outlive its step.
+    The hooks are not restored, because a thread may outlive its step.
     """
     threading.excepthook = _tell_kind
     sys.unraisablehook = _tell_unraisable
@@ -84,10 +89,10 @@ def _tell_unraisable(raised: sys.UnraisableHookArgs) -> None:
 
 
 @contextmanager
-def unheard() -> Iterator[None]:
-    """In the ``with`` block drop what Python code of this process prints, warns of or logs by ``logging``.
+def suppress_output() -> Iterator[None]:
+    """Discard what Python code prints, warns of or logs in the ``with`` block, because it may contain rows.
 
-    It can be rows, and whoever keeps it cannot tell. Of the whole process, so for one that does nothing else.
+    It affects the whole process, so use it only in a process that does no other work.
     """
     before = logging.root.manager.disable
     with open(devnull, "w", encoding="utf-8") as nothing, warnings.catch_warnings():

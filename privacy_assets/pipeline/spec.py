@@ -1,28 +1,29 @@
-"""What a user may say of a table's pipeline: one model in six groups, for every door and every orchestrator."""
+"""Settings of a table's pipeline in groups, shared by all entry points and orchestrators."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from privacy_assets.errors import ConfigError, PrivacyAssetsError, door, shown
-from privacy_assets.settings import Dict, Tuple, problem
-from privacy_assets.storage.files import not_a_file
-from privacy_assets.storage.strict_yaml import load_yaml
+from privacy_assets.errors import ConfigError, PrivacyAssetsError, redact_foreign_errors, safe_repr
+from privacy_assets.generators.registry import DEFAULT_GENERATOR
+from privacy_assets.infra.objects import check_no_credentials, location, path_text
+from privacy_assets.infra.settings import Dict, Tuple, problem, read_yaml
+from privacy_assets.tables.names import LONGEST, as_named
 from privacy_assets.tables.schema import Kind
-from privacy_assets.tables.splitting import SHARES_EXAMPLE
 
+Named = BeforeValidator(as_named)  # column names, normalized like those in files
 WorkerKind = Literal["local", "ray"]
 Rows = str | Path | None
 _GROUP = "a mapping of its settings"
-_ROWS = "a path of Parquet or CSV files, or nothing"
+_ROWS = "a path of Parquet or CSV files, or null"
 
 
 class Group(BaseModel):
-    """Settings that belong together; a wrong one is a ConfigError that names ``part`` and setting."""
+    """Base class of a group of settings. An invalid one is a ConfigError that names ``part`` and the setting."""
 
     model_config = ConfigDict(
         strict=True, extra="forbid", frozen=True, allow_inf_nan=False, arbitrary_types_allowed=True
@@ -34,131 +35,148 @@ class Group(BaseModel):
             return
         except ValidationError as error:
             wrong = error
-        raise problem(type(self), wrong)  # outside of the handler: the first error quotes the value
+        raise problem(type(self), wrong)  # outside the handler, because the first error quotes the value
 
 
 class Data(Group):
-    """Where the rows come from, and what their columns are."""
+    """Sources of the rows, and declarations of their columns."""
 
     part: ClassVar[str] = "data"
 
     source: Rows = Field(
         default=None,
         title=f'"demo", {_ROWS}',
-        description='the private table: "demo", or a path of Parquet or CSV files',
+        description="the private table",
     )
-    subject: str | None = Field(
-        default=None, title="the name of a column, or nothing", description="column that tells people apart"
+    subject: Annotated[str | None, Named] = Field(
+        default=None,
+        title="the name of a column, or null",
+        description="column that identifies people; default: each row is a person",
     )
-    kinds: Annotated[dict[str, Kind], Dict] = Field(
+    kinds: Annotated[dict[str, Kind], Dict, Named] = Field(
         default_factory=dict, title="a kind for each column", description="column kinds that override the inferred ones"
     )
-    drop: Annotated[tuple[str, ...], Tuple] = Field(
+    drop: Annotated[tuple[str, ...], Tuple, Named] = Field(
         default=(),
         title="a list of column names, for example [claim_id, note]",
         description="columns to leave out of every table, for example identifiers",
     )
-    generated: Annotated[dict[str, str], Dict] = Field(
+    new_values: Annotated[dict[str, str], Dict, Named] = Field(
         default_factory=dict,
         title="a reason for each column",
-        description="columns in which new values are allowed, each with the reason, which is signed",
+        description="columns in which new values are allowed, each with a reason, which is signed",
     )
-    domains: Annotated[dict[str, Any], Dict] = Field(
+    allowed_values: Annotated[dict[str, Any], Dict, Named] = Field(
         default_factory=dict,
         title="a list of values for each column",
-        description="values that may stand in a column beside those of the real rows",
+        description="allowed values of a column in addition to those of the real rows",
     )
     synthetic: Rows = Field(
         default=None,
         title=_ROWS,
-        description="a synthetic table of your own, with its train and holdout in place of a source",
+        description="an existing synthetic table, with its train and holdout instead of a source",
     )
-    train: Rows = Field(default=None, title=_ROWS, description="the rows that your own synthetic table was made from")
+    train: Rows = Field(
+        default=None, title=_ROWS, description="rows that the existing synthetic table was generated from"
+    )
     holdout: Rows = Field(
-        default=None, title=_ROWS, description="rows that the generator of your own synthetic table has not seen"
+        default=None, title=_ROWS, description="rows that the generator of the existing synthetic table has not seen"
     )
     reference: Rows = Field(
-        default=None, title=_ROWS, description="further unseen rows beside your own synthetic table"
-    )
-    partition_column: str | None = Field(
         default=None,
-        title="the name of a column, or nothing",
-        description="column that says which rows belong to a partition",
+        title=_ROWS,
+        description="further rows that the generator of the existing synthetic table has not seen",
     )
-    pool_partitions: bool = Field(
-        default=False, description="the same people stand in all partitions: each release is judged with those of all"
+    partition_column: Annotated[str | None, Named] = Field(
+        default=None,
+        title="the name of a column, or null",
+        description="column with the partition key of each row",
+    )
+    shared_subjects: bool = Field(
+        default=False,
+        description="the partitions contain the same people: releases of all partitions are evaluated together",
     )
 
 
 class Split(Group):
-    """On which side of the split people stand."""
+    """Shares of subjects in the split, which sum to 1. Without any share: 0.5, 0.3 and 0.2."""
 
     part: ClassVar[str] = "split"
 
-    shares: Annotated[dict[str, float], Dict] | None = Field(
+    train: float | None = Field(
         default=None,
-        title=f"a share for each of train, holdout and reference, for example {SHARES_EXAMPLE}",
-        description="shares of people; 50, 30 and 20 % without",
+        gt=0,
+        lt=1,
+        description="share of the people that the generator is trained on; without shares: 0.5",
+    )
+    holdout: float | None = Field(
+        default=None, gt=0, lt=1, description="share of the people that the generator has not seen; without shares: 0.3"
+    )
+    reference: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="share of further people that the generator has not seen; without shares: 0.2",
     )
 
 
 class GeneratorGroup(Group):
-    """What makes the synthetic rows."""
+    """Generator of the synthetic rows."""
 
     part: ClassVar[str] = "generator"
 
     name: Any = Field(
-        default="synthpop",
+        default=DEFAULT_GENERATOR,
         title='the name of a generator, "module:function" or a function',
-        description='a registered generator, "module:function", or in Python a function',
+        description="generator of the synthetic rows",
     )
     settings: Annotated[dict[str, Any], Dict] = Field(default_factory=dict, description="settings of this generator")
-    rows: int | None = Field(default=None, ge=1, description="rows to generate; as many as train has without")
+    rows: int | None = Field(default=None, ge=1, description="number of rows to generate; default: as in train")
     filter: Any = Field(
         default=None,
         title="a name, a mapping of name and settings, or a list of these",
-        description="memorization, similarity or outliers: leaves out rows, and draws others",
+        description="memorization, similarity or outliers: drops rows and draws others",
     )
 
 
-class Attacks(Group):
-    """What is measured."""
+class Evaluation(Group):
+    """Metrics to run."""
 
-    part: ClassVar[str] = "attacks"
+    part: ClassVar[str] = "evaluation"
 
     metrics: Any = Field(
         default=None,
         title="names, or a mapping of names to settings",
-        description="metrics, or {name: settings}; those of the policy without",
+        description="metrics, or {name: settings that a table may set}; default: as in the policy",
     )
     embedder: bool | Annotated[dict[str, Any], Dict] = Field(
-        default=True, description="settings of the embedder, or false for none"
+        default=True, title="true or false", description="false omits the embedder; no limit may depend on it"
     )
 
 
 class Run(Group):
-    """How it is run."""
+    """Options of a run."""
 
     part: ClassVar[str] = "run"
 
     seed: int = Field(default=0, ge=0, description="the same seed gives the same statistics")
     workers: WorkerKind = Field(
-        default="local", description='"ray" measures on a Ray cluster; the statistics are the same'
+        default="local", description='"ray": measure on a Ray cluster, with the same statistics'
     )
     stale_after_days: int | None = Field(
-        default=30, ge=1, description="days after which Dagster shows the release as stale; null for never"
+        default=30, ge=1, description="days after which Dagster shows the release as stale; null: never"
     )
-    device_pool: str | None = Field(
+    airflow_pool: str | None = Field(
         default=None,
-        title="the name of a pool, or nothing",
-        description="Airflow pool of the steps that can use a device; the default one without",
+        title="the name of a pool, or null",
+        description="Airflow pool of the steps that can use a device; default: the default pool",
     )
 
 
 def _policy(given: Any) -> Any:
-    from privacy_assets.report.evaluate import as_policy
+    from privacy_assets.metrics.policies import load_policy
 
-    return as_policy(given)
+    return None if given is None else load_policy(given)
 
 
 def _generator(given: Any) -> Any:
@@ -166,41 +184,60 @@ def _generator(given: Any) -> Any:
 
 
 class TableSpec(Group):
-    """One table's pipeline, from its private rows to the release.
+    """Settings of the pipeline of one table.
 
-    ``TableSpec(name="patients", source="patients.parquet", subject="patient_id")``, with a mapping for each group
-    that says more: ``attacks={"metrics": ["dcr"]}``. ``source`` and ``subject`` are short for those of ``data``; as
-    ``generator`` a name or a function is short for its group; ``policy`` is a policy file, its contents, a Policy
-    or the name of a shipped one, ``small``.
+    Example: ``TableSpec(name="patients", source="patients.parquet", subject="patient_id")``. Further settings are
+    mappings by group, such as ``evaluation={"metrics": ["dcr"]}``. ``source`` and ``subject`` are short forms of the
+    settings in ``data``.
+
+    Attributes:
+        name: Name of the table: at most 128 letters, digits and underscores, starting with a letter.
+        data: Sources of the rows, and declarations of their columns.
+        split: Shares of subjects in train, holdout and reference.
+        generator: Generator settings. A name or a function is a short form.
+        evaluation: Metrics to run.
+        policy: Policy file, its contents, a Policy, or the name of a shipped one ("small"). Default: the default
+            policy.
+        run: Options of a run.
+
+    Raises:
+        ConfigError: If a setting is unknown or invalid.
     """
 
     part: ClassVar[str] = "table"
-    short: ClassVar[tuple[str, ...]] = ("source", "subject")  # may stand beside the groups in place of in `data`
+    short: ClassVar[tuple[str, ...]] = ("source", "subject")  # accepted at the top level instead of in `data`
 
     name: str = Field(
         pattern=r"^[A-Za-z][A-Za-z0-9_]*$",
-        title="letters, digits and underscores, a letter first",
+        max_length=LONGEST,
+        title=f"at most {LONGEST} letters, digits and underscores, starting with a letter",
         description="name of the table",
     )
-    data: Data = Field(default=Data(), title=_GROUP, description="where the rows come from, and what their columns are")
-    split: Split = Field(default=Split(), title=_GROUP, description="on which side of the split people stand")
-    generator: Annotated[GeneratorGroup, BeforeValidator(_generator)] = Field(
-        default=GeneratorGroup(), title=_GROUP, description="what makes the synthetic rows"
+    data: Data = Field(
+        default=Data(), title=_GROUP, description="sources of the rows, and declarations of their columns"
     )
-    attacks: Attacks = Field(default=Attacks(), title=_GROUP, description="what is measured")
+    split: Split = Field(
+        default=Split(),
+        title=_GROUP,
+        description="shares of the split by person, for example {train: 0.6, holdout: 0.4}",
+    )
+    generator: Annotated[GeneratorGroup, BeforeValidator(_generator)] = Field(
+        default=GeneratorGroup(), title=_GROUP, description="generator of the synthetic rows"
+    )
+    evaluation: Evaluation = Field(default=Evaluation(), title=_GROUP, description="metrics and embedder")
     policy: Annotated[Any, BeforeValidator(_policy)] = Field(
         default=None,
         title="a policy file, its contents, or the name of a shipped one",
-        description="the limits: a policy file, its contents, a Policy, or small for 800 to 1,500 people;"
-        " the default ones without",
+        description="the limits; small: for 800 to 1,500 people; default: the default policy",
     )
-    run: Run = Field(default=Run(), title=_GROUP, description="how it is run")
+    run: Run = Field(default=Run(), title=_GROUP, description="seed, workers and orchestrator options")
 
-    @door
+    @redact_foreign_errors
     def __init__(self, **given: Any) -> None:
         name, wrong = given.get("name"), ""
         where = f"table {name}" if isinstance(name, str) and name.isidentifier() else "table"
         try:
+            _check_texts(given, "table")
             super().__init__(**_long(given, where))
             return
         except PrivacyAssetsError as error:
@@ -210,48 +247,70 @@ class TableSpec(Group):
 
     @classmethod
     def load(cls, path: str | Path) -> TableSpec:
-        """Read a YAML file of these settings; a policy file may be named by its place beside it. ConfigError."""
-        place = Path(path)
-        if wrong := not_a_file(place):
-            raise ConfigError(f"{shown(place)}: {wrong}. Fix: give the path of a table's YAML file.")
+        """Read the settings from a YAML file.
+
+        Args:
+            path: Path of the file. If ``policy`` is a path, it may be relative to the folder of this file.
+
+        Raises:
+            ConfigError: If the file cannot be read or a setting is invalid.
+        """
+        written, file = read_yaml(path, "a table's YAML file"), Path(str(location(path)))
         try:
-            text = place.read_bytes().decode("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = "not UTF-8" if isinstance(error, ValueError) else error.strerror
-            ConfigError(f"{place}: cannot be read ({reason}).").raise_alone()
-        documents = load_yaml(text, str(place))
-        if len(documents) != 1 or not isinstance(documents[0], dict):
-            raise ConfigError(f"{place}: expected one mapping with the name of the table, and its groups.")
-        try:
-            return cls.of(documents[0], place.parent)
+            return cls.of(written, file.parent)
         except ConfigError as error:
             wrong = str(error)
-        raise ConfigError(f"{place}: {wrong}")
+        raise ConfigError(f"{file}: {wrong}")
 
     @classmethod
     def of(cls, written: Mapping[Any, Any], folder: Path) -> TableSpec:
-        """The same of a mapping as a file in ``folder`` holds it."""
-        if odd := next((key for key in written if not isinstance(key, str)), None):
-            raise ConfigError(f"table has no setting {shown(odd)}: its settings are named by texts.")
+        """Create the spec from the content of a YAML file.
+
+        Args:
+            written: Content of the file.
+            folder: Folder of the file, for relative paths of policies.
+
+        Raises:
+            ConfigError: If a setting is invalid.
+        """
+        _check_texts(written, "table")
         policy = written.get("policy")
         beside = folder / policy if isinstance(policy, str) else None
         return cls(**{**written, **({"policy": beside} if beside is not None and beside.is_file() else {})})
 
 
 def spec_of(table: TableSpec | str, **short: Any) -> TableSpec:
-    """``table`` itself, or the spec of the table of this name and the short settings; ConfigError where both say it."""
+    """Return ``table``, or the settings of the table with this name; ConfigError if a setting is given twice."""
     if not isinstance(table, TableSpec):
         return TableSpec(name=table, **short)
     if twice := next((name for name, value in short.items() if value is not None), None):
-        raise ConfigError(f"table {table.name}: {twice} was given beside a spec. Fix: say it in the spec.")
+        raise ConfigError(f"table {table.name}: {twice} was passed in addition to a spec. Fix: set it in the spec.")
     return table
 
 
-GROUPS: tuple[type[Group], ...] = (Data, Split, GeneratorGroup, Attacks, Run)
+GROUPS: tuple[type[Group], ...] = (Data, Split, GeneratorGroup, Evaluation, Run)
+
+
+def _check_texts(given: Any, part: str) -> None:
+    """Raise ConfigError if a mapping in these settings has a key that is not a string, or a URL has credentials."""
+    inner: list[tuple[Any, Any]] = []
+    if isinstance(given, Mapping):
+        if odd := [key for key in given if not isinstance(key, str)]:
+            raise ConfigError(f"{part} has no setting {safe_repr(odd[0])}: names of settings are strings.")
+        inner = list(given.items())
+    elif isinstance(given, list | tuple):
+        inner = [(part, value) for value in given]
+    elif isinstance(given, str | PurePath):
+        try:
+            check_no_credentials(path_text(given))
+        except ConfigError as error:
+            raise ConfigError(f"{part}: {error}") from None
+    for name, value in inner:
+        _check_texts(value, name)
 
 
 def _long(given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """The same settings with the short ones in their group."""
+    """Return the settings with the short forms moved to their group."""
     found = {name: value for name, value in given.items() if value is not None or name == "name"}
     short = {name: found.pop(name) for name in TableSpec.short if name in found}
     data = found.get("data", {})
@@ -260,8 +319,8 @@ def _long(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     if isinstance(data, Data):
         data = data.model_dump(exclude_unset=True)
     if not isinstance(data, Mapping):
-        return found  # which is told of
+        return found  # reported by the model
     for name in short:
         if data.get(name) is not None:
-            raise ConfigError(f"{where}, data: {name} stands twice. Fix: give it once, beside the groups or in data.")
+            raise ConfigError(f"{where}, data: {name} occurs twice. Fix: set it once, in data or next to the groups.")
     return {**found, "data": {**data, **short}}

@@ -1,252 +1,189 @@
-"""The steps of a table, each from values to a value: source, splits, generator, synthetic, scores, verdict, release.
+"""Steps of a table, declared once.
 
-Whoever runs them (Dagster, the command ``privacy-assets run``) says of which table and partition they are, stores what
-they give and hands it to the next one. What the gate must believe is signed: a step takes sealed records and opens them
-itself, so that whatever lies between two steps can be no more than refused.
+``privacy-assets run``, stored runs, Dagster assets and Airflow tasks derive from this list. A new step is one entry
+here and one function in :mod:`privacy_assets.pipeline.work`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-import pandas as pd
+from privacy_assets.errors import ConfigError, PrivacyAssetsError
+from privacy_assets.pipeline import work
+from privacy_assets.pipeline.resolve import ResolvedTable
+from privacy_assets.pipeline.work import StepResult, TableRun
 
-from privacy_assets.compute.progress import Progress, silent
-from privacy_assets.errors import PublicationRefused
-from privacy_assets.evaluation import attach_embedder, run_metrics, stacked_releases
-from privacy_assets.gate.attestation import Attestation, refusal
-from privacy_assets.gate.gate import Gate
-from privacy_assets.gate.releases import Release
-from privacy_assets.gate.snapshot import Snapshot, read_hashed, read_snapshot
-from privacy_assets.gate.statements import Place, Sealed
-from privacy_assets.metrics.base import Metric
-from privacy_assets.pipeline.deployment import Deployment
-from privacy_assets.pipeline.encoded import Encoded, EncodedMetadata, StoredEncoded, for_metric
-from privacy_assets.pipeline.measuring import metric_inputs
-from privacy_assets.pipeline.plan import TablePlan
-from privacy_assets.pipeline.private_table import PrivateTable
-from privacy_assets.pipeline.row_sources import Window, source_table, user_splits, user_synthetic
-from privacy_assets.pipeline.training import (
-    Sampled,
-    StoredTrained,
-    Trained,
-    checkpoint_folder,
-    fitting_seed,
-    sampled,
-    trained_generator,
-)
-from privacy_assets.policy import Judgement
-from privacy_assets.report.evaluate import put_together, sizes_of
-from privacy_assets.stats.limits import LimitOutcome, judge_limit
-from privacy_assets.stats.results import MetricResult
-from privacy_assets.tables.table import Table
-
-if TYPE_CHECKING:
-    from privacy_assets.embedding.embedder import Embedder
-    from privacy_assets.report.report import Report
-
-Tables = Mapping[str, PrivateTable]  # the real ones, by role
-
-
-class Synthetic(NamedTuple):
-    """The synthetic table: its rows, the gate's own file of them, the signed record of that, and metadata."""
-
-    rows: pd.DataFrame
-    snapshot: Snapshot
-    sealed: Sealed
-    metadata: Mapping[str, Any]
-
-
-class Scored(NamedTuple):
-    """What one metric found, what its limits say of it, and the signed record."""
-
-    result: MetricResult
-    outcomes: list[LimitOutcome]
-    sealed: Sealed
-
-
-class Attested(NamedTuple):
-    """The verdict, the signed record of it, and the page of that record."""
-
-    stated: Attestation
-    sealed: Sealed
-    report: Report
-
-    @property
-    def judgement(self) -> Judgement:
-        """The limits, each held against what was measured."""
-        return self.report.judgement
-
-    @property
-    def reason(self) -> str:
-        """One sentence on the verdict."""
-        if self.stated.verdict == "pass":
-            return f"all {len(self.judgement.outcomes)} limits hold"
-        return refusal(self.judgement, self.stated.remembered)
+Names = Callable[[ResolvedTable], tuple[str, ...]]
+Work = Callable[[TableRun, str, Mapping[str, Any]], StepResult]
+ATTEST, PUBLISH = "attest", "publish"
 
 
 @dataclass(frozen=True)
-class Steps:
-    """The steps of one table and partition in a deployment.
+class Step:
+    """One step of the pipeline.
 
-    ``window`` is the time of a partition that is one. Every step raises InputError for tables that cannot be used and
-    PublicationRefused for what the gate does not believe.
+    Attributes:
+        verb: Name in commands, Airflow and Dagster.
+        work: Function that does it, with the run, the name of the task and the values that it reads as arguments.
+        makes: Names of the values that it makes, which are Dagster's assets. Without any, the table lacks this step.
+        reads: Names of the values that it reads. Names that the table lacks are ignored.
+        accepts: Roles whose rows the caller may pass instead of a path.
+        device: Whether it can use an accelerator to make the value of a name.
+        one_each: Whether each value is made by a task of its own.
     """
 
-    plan: TablePlan
-    deployment: Deployment
-    place: Place
-    window: Window | None = None
-    progress: Progress = silent
-
-    @cached_property
-    def gate(self) -> Gate:
-        """The gate of the deployment."""
-        return self.deployment.gate()
-
-    def keyed(self, table: PrivateTable) -> str:
-        """Keyed fingerprint of a private table: its rows, and whose they are."""
-        return self.deployment.keyed(table.fingerprint)
-
-    def source(self, given: Any = None) -> PrivateTable:
-        """The private table in canonical form; ``given`` are its rows where they are handed over."""
-        return source_table(self.plan, given, self.place.partition, self.window)
-
-    def splits(self, source: PrivateTable | None, given: Mapping[str, Any] | None = None) -> dict[str, PrivateTable]:
-        """Train, holdout and reference, each with the seal of the split; ``given`` are the user's own, by role."""
-        gate, plan = self.gate, self.plan  # its keys are in order before anything is read
-        if source is None:
-            parts = user_splits(plan, given or {}, self.place.partition, self.window)
-        else:
-            parts = source.split(self.deployment.key("split"), plan.shares)
-        seals = {
-            role: gate.sign_split(self.place, role, self.keyed(part), plan.split_setup) for role, part in parts.items()
-        }
-        return {role: part.sealed(seals[role].data) for role, part in parts.items()}
-
-    def generator(self, train: PrivateTable, home: Path | None = None, device: str = "cpu") -> Trained:
-        """The generator fitted to ``train``; interrupted training is kept below ``home``, if there is one."""
-        print_ = self.keyed(train)
-        folder, seed = checkpoint_folder(home, self.place), fitting_seed(self.plan, self.deployment)
-        fitted = trained_generator(self.plan, train, print_, seed, folder, device, self.progress)
-        return Trained(fitted, print_, self.deployment.keyed)
-
-    def synthetic(self, tables: Tables, trained: Trained | StoredTrained | None, given: Any = None) -> Synthetic:
-        """Rows of the trained generator, or without one the user's own, written once to the gate's own file.
-
-        ``tables`` are train, and with filters all real ones.
-        """
-        train = tables["train"]
-        if trained is None:
-            made_from = self.keyed(train)
-            made = Sampled(user_synthetic(self.plan, given, train.schema, self.place.partition, self.window))
-        else:
-            checked = trained.check(self.deployment.keyed)
-            made_from, made = checked.train, sampled(self.plan, checked, tables, self.deployment.keyed, self.progress)
-        snapshot, sealed = self.gate.take_snapshot(made.rows, self.place, made_from, made.filter, made.generator)
-        return Synthetic(made.rows, snapshot, sealed, made.metadata)
-
-    def rows(self, synthetic: Sealed) -> pd.DataFrame:
-        """The rows that the sealed record of the synthetic table names."""
-        return read_snapshot(self.gate.snapshot(synthetic, self.place))
-
-    def encoded(self, tables: Tables, synthetic: Sealed, embedder: Embedder | None, device: str = "cpu") -> Encoded:
-        """All tables in one coded form with their embeddings: prepared, verified, fingerprinted once for all scores.
-
-        PublicationRefused unless the split signed for every real table, as it stands here and under the settings of
-        now. Scales and encoders are fitted on all real rows alike, so that the statistics are those of
-        ``privacy_assets.evaluate``.
-        """
-        gate, plan = self.gate, self.plan
-        snapshot = gate.snapshot(synthetic, self.place)
-        rows = Table.of(read_snapshot(snapshot), tables["train"].schema, where="synthetic", synthetic=True)
-        prints = {role: self.keyed(table) for role, table in tables.items()}
-        for role, table in tables.items():
-            gate.check_split(Sealed("split", table.seal), self.place, role, prints[role], plan.split_setup)
-        prints["synthetic"] = rows.fingerprint  # it may be published, so it needs no key
-        if embedder is not None:
-            prints["embedder"] = self.deployment.keyed(embedder.fingerprint())
-        inputs = metric_inputs(tables, rows, seed=plan.seed, device=device, progress=self.progress)
-        inputs = inputs if embedder is None else attach_embedder(inputs, embedder)
-        for role in inputs.tables if embedder is not None else ():
-            inputs.embedded(role)  # now, while a device is held
-        metadata = EncodedMetadata(prints, sizes_of(inputs))
-        return Encoded(inputs, metadata, synthetic, snapshot, partial(gate.sign_encoded, snapshot, plan.split_setup))
-
-    def score(self, metric: Metric, encoded: Encoded | StoredEncoded, device: str = "cpu") -> Scored:
-        """Run one metric and sign what it found."""
-        gate, plan = self.gate, self.plan
-        opened = encoded.open(gate, self.place, plan.split_setup, self.deployment.keyed)
-        snapshot, embeds = opened.snapshot, plan.uses_embedder(metric)
-        earlier = gate.released(snapshot, plan.pool_partitions)
-        tables = earlier.tables() if metric.reads("released") else []
-        inputs = for_metric(
-            opened,
-            embeds,
-            stacked_releases(tables, opened.inputs.schema) if tables else None,
-            seed=plan.seed,
-            device=device,
-            progress=self.progress,
-        )
-        measured = run_metrics(inputs, {metric.name: metric})[metric.name]
-        prints = {role: own for role, own in opened.metadata.inputs.items() if embeds or role != "embedder"}
-        result = replace(measured, inputs={**prints, "released": earlier.fingerprint})
-        # Whoever sees a statistic has looked, attested or not.
-        attempt = gate.attempts.attempt(snapshot, plan.pool_partitions)
-        limits = [limit for limit in plan.policy.limits if limit.metric == metric.name]
-        outcomes = [judge_limit(limit, result, attempt) for limit in limits]
-        sealed = gate.sign_result(result, snapshot, outcomes, plan.pool_partitions)
-        return Scored(result, outcomes, sealed)
-
-    def attestation(
-        self, tables: Tables, encoded: Encoded | StoredEncoded, synthetic: Sealed, scores: Mapping[str, Sealed]
-    ) -> Attested:
-        """The verdict of the policy over the signed ``scores``, by metric, bound to the bytes that were judged.
-
-        ``tables`` are the real ones as they are now: scores of others are refused, though they were encoded rightly.
-        The page is made from what was signed and from the results that it names, so that the two cannot disagree.
-        """
-        gate, plan = self.gate, self.plan
-        snapshot = gate.snapshot(synthetic, self.place)
-        metadata, of = encoded.record(gate, self.place, plan.split_setup)
-        if of.sha256 != snapshot.sha256:
-            raise PublicationRefused("the tables were encoded with another synthetic table; materialise encoded again.")
-        results = {name: gate.result(scores[name], snapshot) for name in plan.metrics}
-        inputs = {**metadata.inputs, **{role: self.keyed(table) for role, table in tables.items()}}
-        stated, sealed = gate.attest(snapshot, plan.policy, results, inputs, plan.metrics, plan.setup)
-        report = put_together(
-            metadata.sizes,
-            metadata.inputs["synthetic"],
-            plan.seed,
-            results,
-            stated.policy_then(),
-            stated.attempt,
-            title=str(snapshot.place),
-            generator={"name": plan.generator_label or "unknown: an external table", **protection_of(snapshot)},
-            remembered=tuple(stated.remembered),
-            signed={"date": stated.made_at, "key": stated.keyid, "sha256": stated.sha256},
-        )
-        return Attested(stated, sealed, report)
-
-    def publish(self, attestation: Sealed, synthetic: Sealed) -> Release:
-        """Publish what was attested. It trusts nothing: the gate verifies attestation, policy and bytes itself."""
-        return self.gate.publish(attestation, synthetic, self.place, self.plan.policy, self.plan.setup)
-
-    def released(self, release: Release) -> tuple[pd.DataFrame, Attestation]:
-        """The rows of a release as readers get them, and its attestation."""
-        stated = release.opened(self.place, self.gate.key.trusted)
-        return read_hashed(release.table, stated.sha256, stated.dtypes), stated
+    verb: str
+    work: Work
+    makes: Names
+    reads: Names = lambda table: ()
+    accepts: Names = lambda table: ()
+    device: Callable[[ResolvedTable, str], bool] = lambda table, name: False
+    one_each: bool = False
 
 
-def protection_of(snapshot: Snapshot) -> dict[str, Any]:
-    """What the signed snapshot tells of how its rows were protected; nothing of an external table."""
-    if snapshot.generator is None:
-        return {}
-    found = {key: snapshot.generator[key] for key in ("overfitting", "privacy") if key in snapshot.generator}
-    if snapshot.filter is None:
-        return {**found, "filter": None}
-    return {**found, "filter": {key: value for key, value in snapshot.filter.items() if key != "inputs"}}
+class Task(NamedTuple):
+    """A step of one table.
+
+    Attributes:
+        step: The step.
+        makes: Names of the values that it makes.
+        reads: Names of the values that it reads.
+        uses_device: Whether it can use an accelerator.
+    """
+
+    step: Step
+    makes: tuple[str, ...]
+    reads: tuple[str, ...]
+    uses_device: bool
+
+    @property
+    def name(self) -> str:
+        """Verb of the step, or the name of the metric for a score."""
+        return self.makes[0] if self.step.one_each else self.step.verb
+
+
+def _fits_network(table: ResolvedTable, name: str) -> bool:
+    return "torch" in table.generator.modules
+
+
+def _measures_on_device(table: ResolvedTable, name: str) -> bool:
+    return table.uses_embedder(table.metrics[name]) or table.metrics[name].uses_device
+
+
+# fmt: off
+STEPS = (
+    Step("read", work.read, lambda t: () if t.external else ("source",), accepts=lambda t: ("source",)),
+    Step("split", work.split, lambda t: t.roles, lambda t: ("source",), accepts=lambda t: t.roles),
+    Step("embed", work.embed, lambda t: ("embedder",) if t.embeds else (), lambda t: t.roles,
+         device=lambda t, name: True),
+    Step("fit", work.fit, lambda t: () if t.external else ("generator",), lambda t: ("train",), device=_fits_network),
+    Step("sample", work.sample, lambda t: ("synthetic",),
+         lambda t: (*(t.roles if t.filters else ("train",)), "generator"), accepts=lambda t: ("synthetic",)),
+    Step("prepare", work.prepare, lambda t: ("evaluation_inputs",), lambda t: (*t.roles, "synthetic", "embedder"),
+         device=lambda t, name: t.embeds),
+    Step("score", work.score, lambda t: tuple(t.metrics), lambda t: ("evaluation_inputs",), device=_measures_on_device,
+         one_each=True),
+    Step(ATTEST, work.attest, lambda t: ("attestation", "privacy_report"),
+         lambda t: (*t.roles, "synthetic", "evaluation_inputs", *t.metrics)),
+    Step(PUBLISH, work.publish, lambda t: ("published",), lambda t: ("attestation", "synthetic")),
+)
+# fmt: on
+
+
+def tasks(table: ResolvedTable) -> Iterator[Task]:
+    """List the tasks of a table.
+
+    Args:
+        table: Settings of the table.
+
+    Yields:
+        The tasks, in an order in which every value is made before it is read.
+    """
+    made: set[str] = set()
+    for step in STEPS:
+        names, reads = step.makes(table), tuple(name for name in step.reads(table) if name in made)
+        for group in [(name,) for name in names] if step.one_each else [names] if names else []:
+            yield Task(step, group, reads, step.device(table, group[0]))
+        made.update(names)
+
+
+def upstream(table: ResolvedTable, task: Task) -> list[Task]:
+    """List the tasks whose values a task reads.
+
+    Args:
+        table: Settings of the table.
+        task: One of its tasks.
+
+    Returns:
+        The upstream tasks, in order.
+    """
+    return [other for other in tasks(table) if set(other.makes) & set(task.reads)]
+
+
+def grouped_tasks(table: ResolvedTable) -> dict[str, list[Task]]:
+    """Group the tasks that an orchestrator runs together: the scores without and those with an accelerator.
+
+    Args:
+        table: Settings of the table.
+
+    Returns:
+        The tasks of each group, in order, by the name of the group. Groups other than those of scores have one task.
+    """
+    groups: dict[str, list[Task]] = {}
+    for task in tasks(table):
+        name = f"{task.step.verb}_on_device" if task.step.one_each and task.uses_device else task.step.verb
+        groups.setdefault(name, []).append(task)
+    return groups
+
+
+def run_table(
+    run: TableRun,
+    device_for: Callable[[bool], AbstractContextManager[str]],
+    during: Callable[[str], AbstractContextManager[None]],
+) -> Iterator[tuple[Task, StepResult]]:
+    """Run the tasks of a table in this process, with values in memory until no later task reads them.
+
+    Args:
+        run: Table, partition and deployment.
+        device_for: Context manager with the name of a device, given whether the task can use an accelerator.
+        during: Context manager around a task, by its name.
+
+    Yields:
+        Each task with its result, before the next task starts.
+
+    Raises:
+        ConfigError: If the caller would have to pass rows of a table.
+        InputError: If a table cannot be used.
+        PublicationRefused: If the gate rejects a record, or the policy does not hold.
+    """
+    require_paths(run.table)
+    todo, values = list(tasks(run.table)), dict[str, Any]()
+    for number, task in enumerate(todo, start=1):
+        with during(task.name), device_for(task.uses_device) as device:
+            result = task.step.work(replace(run, device=device), task.name, {name: values[name] for name in task.reads})
+        read_later = {name for later in todo[number:] for name in later.reads}
+        values = {name: value for name, value in {**values, **result.values}.items() if name in read_later}
+        yield task, result
+
+
+def require_paths(table: ResolvedTable) -> None:
+    """Raise ConfigError if the caller would have to pass rows of a table."""
+    for role, row_source in table.row_sources.items():
+        if row_source.kind == "given":
+            raise ConfigError(f"table {table.name}, data: {role} must be a path here.")
+
+
+@contextmanager
+def timed(ended: Callable[[float | None], None]) -> Iterator[None]:
+    """Pass the duration of the ``with`` block in seconds to ``ended``, or None after a PrivacyAssetsError."""
+    start = time.perf_counter()
+    try:
+        yield
+    except PrivacyAssetsError:
+        ended(None)
+        raise
+    ended(time.perf_counter() - start)

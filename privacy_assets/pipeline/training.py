@@ -1,4 +1,4 @@
-"""The generator and its rows: fitted, stored under a seal, sampled and filtered."""
+"""Training, storing, sampling and filtering of generators."""
 
 from __future__ import annotations
 
@@ -13,60 +13,67 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from privacy_assets.compute.progress import Progress, silent
-from privacy_assets.errors import InputError, PublicationRefused
-from privacy_assets.gate.statements import Place
-from privacy_assets.pipeline.measuring import metric_inputs
-from privacy_assets.pipeline.plan import TablePlan
-from privacy_assets.pipeline.private_table import PrivateTable, people_of
-from privacy_assets.storage.files import put_atomic
-from privacy_assets.storage.objects import Location, local_copy
+from privacy_assets.errors import Damaged, InputError
+from privacy_assets.evaluation.evaluate import build_inputs, run_metrics
+from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.infra.files import put_atomic
+from privacy_assets.infra.objects import Location, local_copy
+from privacy_assets.infra.progress import Progress, silent
+from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.tables.fingerprints import file_fingerprint
+from privacy_assets.tables.private_table import PrivateTable, people_of
 from privacy_assets.tables.table import Table
 from privacy_assets.version import ENGINE_VERSION
 
 if TYPE_CHECKING:
+    from privacy_assets.distances.embedder import Embedder
+    from privacy_assets.gate.deployment import Deployment
     from privacy_assets.generators import FittedGenerator
-    from privacy_assets.pipeline.deployment import Deployment
 
 TRAINED_ON = "trained_on.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A fitted generator, and the keyed fingerprint of the train table that it was fitted to.
+    """Fitted generator.
 
-    ``keyed`` makes keyed fingerprints of this deployment, for storing.
+    Attributes:
+        generator: The generator.
+        train: Keyed fingerprint of the train table.
+        keyed: Computes keyed fingerprints of the deployment. Required for storing.
     """
 
     generator: Any
     train: str
-    keyed: Callable[[str], str] | None = None
+    keyed_fingerprint: Callable[[str], str] | None = None
 
     def save(self, folder: Path) -> None:
-        """Write the generator into ``folder``, and the seal of its files and of ``train``."""
+        """Write the generator into ``folder``, with a keyed hash of its files and of ``train``."""
         self.generator.save(folder)
-        if self.keyed is None:
+        if self.keyed_fingerprint is None:
             raise InputError("a generator is stored with the deployment's key", fix="give Trained keyed")
-        seal = self.keyed(f"{content_hash(folder, TRAINED_ON)} {self.train}")
+        seal = self.keyed_fingerprint(f"{content_hash(folder, TRAINED_ON)} {self.train}")
         put_atomic(folder / TRAINED_ON, json.dumps({"train": self.train, "seal": seal}).encode())
 
-    def check(self, keyed: Callable[[str], str]) -> Trained:
-        """Itself: it was handed on in memory, as when assets are called directly."""
+    def check(self, keyed_fingerprint: Callable[[str], str]) -> Trained:
+        """Return the generator itself. Values in memory need no verification."""
         return self
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTrained:
-    """Inverse of :meth:`Trained.save`: a ``folder`` whose files nobody has looked into yet."""
+    """Fitted generator in ``folder``, not verified yet. Inverse of :meth:`Trained.save`."""
 
     folder: Location
 
-    def check(self, keyed: Callable[[str], str]) -> Trained:
-        """Load it; PublicationRefused unless the files are those that this deployment stored.
+    def check(self, keyed_fingerprint: Callable[[str], str]) -> Trained:
+        """Verify and load the generator.
 
-        To load one can mean to import the module that it names, so the seal over settings, budget and weights comes
-        first.
+        The hash over settings, budget and weights is verified first, because loading can import the module that the
+        generator names.
+
+        Raises:
+            Damaged: Unless this deployment stored these files.
         """
         from privacy_assets.generators import load_generator
 
@@ -76,38 +83,40 @@ class StoredTrained:
                 train, seal = str(record["train"]), str(record["seal"])
             except (OSError, ValueError, KeyError, TypeError):
                 train = seal = ""
-            if not hmac.compare_digest(seal.encode(), keyed(f"{content_hash(folder, TRAINED_ON)} {train}").encode()):
-                raise PublicationRefused(
-                    "the stored generator is not as this deployment stored it. Fix: materialise generator again."
-                )
+            if not hmac.compare_digest(
+                seal.encode(), keyed_fingerprint(f"{content_hash(folder, TRAINED_ON)} {train}").encode()
+            ):
+                text = "the stored generator was changed, or was not stored by this deployment"
+                raise Damaged(text, path=str(self.folder), redo=("fit",))
             return Trained(load_generator(folder), train)
 
 
 def content_hash(folder: Path, without: str = "") -> str:
-    """SHA-256 (hex) of the files below ``folder``, names and bytes, but for the one named ``without`` in it."""
+    """Return the SHA-256 (hex) of names and bytes of the files below ``folder``, except the file ``without`` in it."""
     digest = hashlib.sha256()
     for path in sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / without):
         digest.update(f"{path.relative_to(folder).as_posix()}\0{file_fingerprint(path)}\n".encode())
     return digest.hexdigest()
 
 
-def checkpoint_folder(home: Path | None, place: Place) -> Path | None:
-    """Where long training of one table and partition keeps what it has done, under ``DAGSTER_HOME``, if any."""
+def checkpoint_folder(home: Path | None, place: ReleaseTarget) -> Path | None:
+    """Return the folder of training checkpoints of a table and partition below ``home``, or None."""
     return None if home is None else place.below(home / "storage" / "privacy_assets_training")
 
 
-def fitting_seed(plan: TablePlan, deployment: Deployment) -> int:
-    """The seed that the generator is fitted with: one that only this deployment knows where noise is made from it.
+def fitting_seed(resolved: ResolvedTable, deployment: Deployment) -> int:
+    """Return the seed for fitting the generator.
 
-    The seed of the settings stands in report and attestation.
+    Reports and attestations contain the configured seed. A generator that adds noise from its seed gets one derived
+    from the secret of the deployment instead.
     """
-    if not plan.generator.secret_seed:
-        return plan.seed
-    return int.from_bytes(deployment.key(f"fitting with seed {plan.seed}")[:8], "big") >> 1
+    if not resolved.generator.secret_seed:
+        return resolved.spec.run.seed
+    return int.from_bytes(deployment.key(f"fitting with seed {resolved.spec.run.seed}")[:8], "big") >> 1
 
 
 def trained_generator(
-    plan: TablePlan,
+    resolved: ResolvedTable,
     train: PrivateTable,
     fingerprint: str,
     seed: int,
@@ -115,20 +124,29 @@ def trained_generator(
     device: str = "cpu",
     progress: Progress = silent,
 ) -> FittedGenerator:
-    """The generator fitted to ``train`` (of this ``fingerprint``), without its subject column.
+    """Fit the generator to ``train``, without its subject column.
 
-    ``seed`` is :func:`fitting_seed`. An interrupted training of the same rows, settings and seed is taken up again from
-    ``folder``; what others left there goes, and all of it once training is done.
+    Interrupted training of the same rows, settings and seed resumes from ``folder``. Other checkpoints in it are
+    removed, and all of them after training.
+
+    Args:
+        resolved: Settings of the table.
+        train: Train table.
+        fingerprint: Keyed fingerprint of ``train``.
+        seed: See :func:`fitting_seed`.
+        folder: Folder of checkpoints. None: no checkpoints.
+        device: Device.
+        progress: Receives messages.
     """
     order = hashlib.sha256(pd.util.hash_pandas_object(train.frame(), index=False).to_numpy().tobytes()).hexdigest()
-    chosen = [plan.generator_label, plan.generator.settings(), seed]
+    chosen = [resolved.generator_label, resolved.generator.settings(), seed]
     metadata = [*chosen, fingerprint, order, device, ENGINE_VERSION]
     checkpoint = None
     if folder is not None:
         checkpoint = folder / hashlib.sha256(json.dumps(metadata, default=repr).encode()).hexdigest()[:32]
         for other in set(folder.glob("*")) - {checkpoint}:
             shutil.rmtree(other, ignore_errors=True)
-    fitted: FittedGenerator = plan.generator.fit(
+    fitted: FittedGenerator = resolved.generator.fit(
         train.rows, seed=seed, device=device, progress=progress, checkpoint=checkpoint, people=people_of([train])
     )  # fmt: skip
     if folder is not None:
@@ -138,9 +156,13 @@ def trained_generator(
 
 @dataclass(frozen=True, eq=False)
 class Sampled:
-    """The ``rows`` of a synthetic table, and what its snapshot states of its ``generator`` and ``filter``, if any.
+    """Rows of a synthetic table.
 
-    ``metadata`` is that of the filter.
+    Attributes:
+        rows: The rows.
+        generator: See :class:`.Snapshot`.
+        filter: See :class:`.Snapshot`.
+        metadata: Metadata of the filters.
     """
 
     rows: pd.DataFrame
@@ -150,37 +172,45 @@ class Sampled:
 
 
 def sampled(
-    plan: TablePlan,
+    resolved: ResolvedTable,
     trained: Trained,
     tables: Mapping[str, PrivateTable],
-    keyed: Callable[[str], str],
+    keyed_fingerprint: Callable[[str], str],
     progress: Progress = silent,
 ) -> Sampled:
-    """Rows of the trained generator in the dtypes of the private table; ``tables`` are the real ones by role.
+    """Sample rows from the trained generator, in the dtypes of the private table.
 
-    With filters, they are less what these leave out, measured against all ``tables``, and attacked as they were before.
+    With filters, rows are dropped by comparison with all ``tables``, and the unfiltered rows are measured as well.
+
+    Args:
+        resolved: Settings of the table.
+        trained: Trained generator.
+        tables: Real tables by role.
+        keyed: Computes keyed fingerprints of the deployment.
+        progress: Receives messages.
     """
     from privacy_assets.generators.filters import draw
 
     train, generator = tables["train"], trained.generator
-    schema, rows = train.schema, plan.rows or len(train)
+    schema, rows = train.schema, resolved.spec.generator.rows or len(train)
     made_by = generator.described()
-    if not plan.filters:
-        return Sampled(generator.sample(rows, seed=plan.seed).under(schema).restored(), made_by)
+    if not resolved.filters:
+        drawn = generator.sample(rows, seed=resolved.spec.run.seed)
+        return Sampled(drawn.with_schema(schema).to_published_frame(), made_by)
     compared = schema.measured
-    real = [table.rows.under(compared) for table in tables.values()]
-    filters = [one.fit(real, compared, people_of(tables.values())) for one in plan.filters]
-    found = draw(generator, filters, rows, seed=plan.seed)
-    if made_by["privacy"]["epsilon"] is not None:  # filters look at the real rows for nothing
-        filtered_by = f"which rows the filters {', '.join(found.dropped_by)} left out"
+    real = [table.rows.with_schema(compared) for table in tables.values()]
+    filters = [one.fit(real, compared, people_of(tables.values())) for one in resolved.filters]
+    found = draw(generator, filters, rows, seed=resolved.spec.run.seed)
+    if made_by["privacy"]["epsilon"] is not None:  # filters read the real rows without noise
+        filtered_by = f"rows that the filters {', '.join(found.dropped_by)} left out"
         made_by["privacy"]["outside_guarantee"] = (*made_by["privacy"]["outside_guarantee"], filtered_by)
     stated = {
-        "filters": plan.filter_setup,
+        "filters": resolved.filter_setup,
         "drawn": found.drawn,
         "dropped": found.dropped,
         "dropped_by": dict(found.dropped_by),
-        "inputs": {role: keyed(table.fingerprint) for role, table in tables.items()},
-        "before": before_filter(plan, tables, found.unfiltered, progress),
+        "inputs": {role: keyed_fingerprint(table.fingerprint) for role, table in tables.items()},
+        "before": before_filter(resolved, tables, found.unfiltered, progress),
     }
     metadata = {
         "filter": ", ".join(found.dropped_by),
@@ -189,20 +219,36 @@ def sampled(
         **{f"rows dropped by {name}": count for name, count in found.dropped_by.items()},
         **{f"radius of {one.filter.name}": one.radius for one in filters},
     }
-    return Sampled(found.rows.under(schema).restored(), made_by, stated, metadata)
+    return Sampled(found.rows.with_schema(schema).to_published_frame(), made_by, stated, metadata)
 
 
 def before_filter(
-    plan: TablePlan, tables: Mapping[str, PrivateTable], unfiltered: Table, progress: Progress
+    resolved: ResolvedTable, tables: Mapping[str, PrivateTable], unfiltered: Table, progress: Progress
 ) -> dict[str, Any]:
-    """Results, by metric, on rows that no filter has seen: what the report sets beside those of the filtered ones."""
-    from privacy_assets.evaluation import run_metrics
+    """Return the results by metric on the unfiltered rows, which the report compares with the filtered ones."""
     from privacy_assets.metrics.registry import METRICS
 
-    asked = {name: plan.metrics[name] for name in METRICS if name in plan.metrics}
-    asked = {name: one for name, one in asked.items() if one.compared is not None and "embedder" not in one.needs}
+    asked = {name: resolved.metrics[name] for name in METRICS if name in resolved.metrics}
+    asked = {
+        name: metric
+        for name, metric in asked.items()
+        if metric.filter_comparison is not None and "embedder" not in metric.required_inputs
+    }
     if not asked:
         return {}
     progress(f"before the filter: {', '.join(asked)}")
-    results = run_metrics(metric_inputs(tables, unfiltered, seed=plan.seed, progress=progress), asked)
+    results = run_metrics(build_inputs(tables, unfiltered, seed=resolved.spec.run.seed, progress=progress), asked)
     return {name: replace(result, tables={}, inputs={}).to_json() for name, result in results.items()}
+
+
+def fitted_embedder(
+    resolved: ResolvedTable, tables: Mapping[str, PrivateTable], device: str = "cpu", progress: Progress = silent
+) -> Embedder:
+    """Train the contrastive encoder of a table on all real rows."""
+    from privacy_assets.distances.embedder import train_embedder
+    from privacy_assets.distances.embedder_settings import EmbedderSettings
+
+    schema = tables["train"].schema.measured
+    real = [table.rows.with_schema(schema) for table in tables.values()]
+    chosen = EmbedderSettings(**(resolved.embedder or {}))
+    return train_embedder(real, schema, chosen, seed=resolved.spec.run.seed, device=device, progress=progress)

@@ -1,4 +1,4 @@
-"""Values of the steps in storage: one private folder a value, every file placed atomically, on disk or as objects."""
+"""Storage of step values: one private folder per value, with files written atomically, on disk or as objects."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import json
 import shutil
 import uuid
 from collections.abc import Callable, Collection
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -16,23 +18,25 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from privacy_assets.errors import InputError
-from privacy_assets.gate.statements import KINDS, Kind, Sealed
+from privacy_assets.gate.statements import KINDS, RecordKind, SignedRecord
+from privacy_assets.infra import folders
+from privacy_assets.infra.files import names, open_regular, private_folder, put_atomic, read_regular
+from privacy_assets.infra.objects import Location, ObjectPath, local_copy
+from privacy_assets.infra.work import WorkFolder
 from privacy_assets.pipeline.encoded import StoredEncoded
-from privacy_assets.pipeline.private_table import PrivateTable
 from privacy_assets.pipeline.training import StoredTrained
-from privacy_assets.storage.files import names, open_regular, private_folder, put_atomic, read_regular
-from privacy_assets.storage.objects import Location, ObjectPath, local_copy
-from privacy_assets.storage.work import WorkFolder
+from privacy_assets.report.report import Report
+from privacy_assets.tables.private_table import PrivateTable
 
 TABLE, MODEL, REPORT, PAGE = "table.parquet", "model.json", "report.json", "report.html"
 PUBLISHED = "published.json"
-# Another run may be writing a model of this age, or reading it; it may be reading the one just replaced at any age.
+# A concurrent run may still write or read a model of this age. The model just replaced is kept at any age.
 SPARED = timedelta(hours=6)
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """That a table was published. It names no folder: a reader believes its own configuration, not this file."""
+    """Record of a publication. It names no folder: readers use their own configuration instead of this file."""
 
     table: str
     partition: str | None
@@ -40,17 +44,26 @@ class Published:
 
 
 def store_value(value: Any, folder: Location) -> None:
-    """Store ``value`` in ``folder`` by its type; InputError for a type that is not stored here."""
-    private_folder(folder)
+    """Store ``value`` in ``folder`` by its type.
+
+    Raises:
+        InputError: If values of this type are not stored.
+        FolderError: If the disk is full or read-only.
+    """
+    with folders.explained(folder) if isinstance(folder, Path) else nullcontext():
+        _store_value(value, private_folder(folder))
+
+
+def _store_value(value: Any, folder: Location) -> None:
     if isinstance(value, PrivateTable):
         kept = _store_table(value.to_arrow(), folder)
     elif isinstance(value, pd.DataFrame):
         kept = _store_table(pa.Table.from_pandas(value, preserve_index=False), folder)
-    elif isinstance(value, Sealed):
+    elif isinstance(value, SignedRecord):
         kept = put_atomic(folder / f"{value.kind}.json", value.data)
     elif isinstance(value, Published):
         kept = put_atomic(folder / PUBLISHED, json.dumps(asdict(value)).encode())
-    elif type(value).__name__ == "Report":
+    elif isinstance(value, Report):
         put_atomic(folder / PAGE, value.to_html().encode())
         kept = put_atomic(folder / REPORT, json.dumps(value.to_json(), allow_nan=False).encode())
     elif callable(getattr(value, "save", None)):
@@ -58,15 +71,22 @@ def store_value(value: Any, folder: Location) -> None:
     else:
         fix = "give the asset another IO manager"
         raise InputError(f"PrivacyIOManager does not store {type(value).__name__}", fix=fix)
-    for name in set(names(folder)) & set(_LOADERS):  # what an earlier definition of the asset left would be read
+    for name in set(names(folder)) & set(_LOADERS):  # files of an earlier definition of the asset would be read
         if name != kept.name:
             (folder / name).unlink(missing_ok=True)
 
 
 def load_stored(folder: Location, kinds: Collection[str] = ()) -> Any:
-    """What :func:`store_value` put into ``folder``; None when nothing of ``kinds``, names of files (all), is there.
+    """Load the value that :func:`store_value` stored in ``folder``.
 
-    A model comes as its folder, whose seal is checked before anything of it is read.
+    Models are returned as their folder, whose signature is verified before it is read.
+
+    Args:
+        folder: Folder of the value.
+        kinds: File names to look for. Default: all.
+
+    Returns:
+        The value, or None if there is no such file.
     """
     there = set(names(folder))
     for name in kinds or _LOADERS:
@@ -80,7 +100,7 @@ def _store_table(table: pa.Table, folder: Location) -> Location:
 
 
 def _store_model(value: Any, folder: Location) -> Location:
-    """Save into a new folder and point to it: a reader never sees half a model."""
+    """Save a model into a new folder, and replace the pointer to it, so that readers never see a partial model."""
     now = datetime.now(UTC)
     name = f"{_named(now)}-{uuid.uuid4().hex}"
     place = folder / name
@@ -111,7 +131,7 @@ def _named(when: datetime) -> str:
 
 
 def remove_folder(folder: Location) -> None:
-    """Remove all that lies in ``folder``; what cannot be removed stays."""
+    """Remove ``folder`` and its content. Errors on disk are ignored."""
     if isinstance(folder, ObjectPath):
         folder.remove_below()
     else:
@@ -129,7 +149,7 @@ def _load_model(path: Location) -> Any:
         return StoredEncoded(place)
     if pointer["kind"] != "embedder":
         return StoredTrained(place)
-    from privacy_assets.embedding.embedder import Embedder
+    from privacy_assets.distances.embedder import Embedder
 
     with local_copy(place) as folder:
         return Embedder.load(folder)
@@ -147,8 +167,8 @@ def _load_report(path: Location) -> Any:
     return Report.from_json(json.loads(read_regular(path)))
 
 
-def _load_sealed(kind: Kind, path: Location) -> Sealed:
-    return Sealed(kind, read_regular(path))
+def _load_sealed(kind: RecordKind, path: Location) -> SignedRecord:
+    return SignedRecord(kind, read_regular(path))
 
 
 def _load_published(path: Location) -> Published:

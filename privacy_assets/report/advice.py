@@ -1,32 +1,39 @@
-"""What to do about a table that does not pass, by the cause that its statistics point at: at most three things each.
+"""Advice on tables that do not pass, by the cause that the statistics indicate: at most three actions each.
 
-A table that holds copies breaks nearly every limit, so that a limit alone tells little. Where copies show, they are the
-cause; where training people are nearer to the table than others without any copy, it is over-fitting; where only
-people unlike all others are given away, it is their rare values. The actions are Gretel's recourses (Data Privacy
-Score, section "Recourse"): filters, over-fitting protection, differential privacy, more people, de-identified columns;
-each beside what it costs, which is this project's judgement. Which cause a limit speaks of, each metric declares.
+A table with copies exceeds nearly every limit, so a single limit indicates little. If there are copies, they are the
+cause. If members are nearer to the table than non-members without copies, the cause is overfitting. If only unusual
+people are disclosed, their rare values are the cause. Actions follow the section "Recourse" of Gretel's Data Privacy
+Score: filters, overfitting protection, differential privacy, more people, de-identified columns. Their costs are this
+project's assessment. Metrics declare the cause that each of their limits indicates.
+
+The privacy configuration lists the protections of a table, as defined by Gretel: privacy filters, overfitting
+protection and differential privacy. An active protection does not imply that it suffices, which the statistics show.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
-from privacy_assets.metrics.declarations import Cause, Causes
-from privacy_assets.report.text import wants_input
-from privacy_assets.stats.limits import LimitOutcome
-
-if TYPE_CHECKING:
-    from privacy_assets.report.configuration import Protection
-    from privacy_assets.stats.estimates import Estimate
+from privacy_assets.generators.filters import FILTERS
+from privacy_assets.metrics.base import Cause, Causes
+from privacy_assets.metrics.registry import METRICS
+from privacy_assets.policy import LimitOutcome
+from privacy_assets.report.words import clean, number, sentence
+from privacy_assets.stats.estimates import Estimate
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One thing to do, and what it costs.
+    """An action and its cost.
 
-    Where one of the ``protections`` of that name is on already, ``once_on`` is done instead.
+    Attributes:
+        do: What to do.
+        cost: Its cost.
+        protections: Names of protections.
+        once_on: What to do instead if one of these protections is already active.
     """
 
     do: str
@@ -37,143 +44,144 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What the cause of broken limits is, in one sentence, and at most three actions, the cheapest first."""
+    """Meaning of a cause in one sentence, and at most three actions, cheapest first."""
 
     means: str
     actions: tuple[Action, ...]
 
 
 _LESS_FITTING = Action(
-    "Train for fewer epochs, or with larger leaves (generator: {name: synthpop, settings: {min_leaf: 200}})",
-    "fine dependencies between columns blur",
+    "Train for fewer epochs, or with larger leaves (generator: {name: synthpop, settings: {min_samples_leaf: 200}})",
+    "weaker fine dependencies between columns",
 )
 _PRIVATE = Action(
     "Use a differentially private generator",
-    "noise on everything it learns, most of all on small groups",
+    "noise, which affects small groups most",
     ("differential privacy",),
     "Lower the epsilon of the generator",
 )
 ADVICE: dict[str, Advice] = {  # by cause
     "copied rows": Advice(
-        "The table holds copies, or near copies, of training rows. More training rows would be copied as well.",
+        "The table contains copies or near copies of training rows. Additional training rows would be copied, too.",
         (
             Action(
-                "Train for fewer epochs, or with larger leaves, or take another generator: one that returns its"
-                " training rows cannot be mended by a filter",
-                "fine dependencies between columns blur",
+                "Train for fewer epochs or with larger leaves, or use another generator: a filter cannot fix a"
+                " generator that returns its training rows",
+                "weaker fine dependencies between columns",
             ),
             Action(
-                "Where only a few rows are copied, leave out those that point at few people, measured against train and"
-                " holdout alike (generator: {filter: memorization})",
-                "combinations that are common anyway get a little rarer",
+                "If only a few rows are copied, remove copies that few people share, measured against both train and"
+                " holdout (generator: {filter: memorization})",
+                "common combinations become slightly rarer",
                 ("memorization", "similarity"),
-                "Let the filter leave out more: raise its quantile",
+                "Raise the quantile of the filter, so that it removes more rows",
             ),
             _PRIVATE,
         ),
     ),
     "over-fitting": Advice(
-        "The generator fits its training people better than people it never saw, though no rows are copied.",
+        "The generator fits its training people better than other people, although no rows are copied.",
         (
-            Action("Train on more people, where there are more", "nothing: each person weighs less"),
+            Action("Train on more people, if available", "none: each person has less influence"),
             _LESS_FITTING,
             _PRIVATE,
         ),
     ),
     "rare values": Advice(
-        "People unlike all others are given away by their rare values, though no rows are copied.",
+        "Unusual people are disclosed by their rare values, although no rows are copied.",
         (
             Action(
-                "Round, cap or group the rare values of the columns that single people out, before training",
-                "the detail of these columns goes for everybody",
+                "Before training, round, cap or group rare values of the columns that single people out",
+                "less detail in these columns for all rows",
             ),
-            Action("Leave out the columns that nobody needs (data: {drop: [column, column]})", "these columns"),
+            Action("Drop columns that are not needed (data: {drop: [column, column]})", "loss of these columns"),
             Action(
-                "Leave out the synthetic rows that stand alone (generator: {filter: outliers}); no help against"
-                " singling out",
-                "rare groups and extreme values get lost",
+                "Remove isolated synthetic rows (generator: {filter: outliers}); this does not reduce singling out",
+                "loss of rare groups and extreme values",
                 ("outliers",),
-                "Lower the quantile of the outlier filter; no help against singling out",
+                "Lower the quantile of the outlier filter; this does not reduce singling out",
             ),
         ),
     ),
     "members avoided": Advice(
-        "The table keeps away from its training people, and this tells who they are.",
+        "The release avoids training rows, which reveals membership.",
         (
             Action(
-                "Take back filters that measure against training rows alone: measure against all real rows, or do not"
-                " filter",
-                "nothing: the rows that were removed come back",
+                "Remove filters that compare with training rows only: compare with all real rows, or do not filter",
+                "none: the removed rows are included again",
             ),
         ),
     ),
     "identifiers": Advice(
-        "Identifiers or text of real people stand in generated columns.",
+        "Generated columns contain identifiers or text of real people.",
         (
-            Action("Make these columns without a look at the real values", "nothing: they belong to one person each"),
-            Action("Leave them out (data: {drop: [column, column]})", "these columns"),
+            Action("Generate these columns independently of the real values", "none: each value belongs to one person"),
+            Action("Drop them (data: {drop: [column, column]})", "loss of these columns"),
         ),
     ),
     "foreign values": Advice(
-        "Cells hold values that no real row has: they could carry anything.",
+        "Cells contain values that no real row has, which could encode arbitrary information.",
         (
-            Action("Keep to the values of real rows", "nothing: nobody needs a category that does not exist"),
+            Action("Use only values of real rows", "none: other categories do not exist in the data"),
             Action(
-                "Declare the values that may stand in the column as well (data: {domains: {column: [value, value]}})",
-                "nothing",
+                "Declare additional allowed values of the column (data: {allowed_values: {column: [value, value]}})",
+                "none",
             ),
         ),
     ),
     "earlier releases": Advice(
-        "Together with the earlier releases of these people, the table gives them away.",
+        "In combination with earlier releases of the same people, the table discloses them.",
         (
-            Action("Train on people of whom nothing was released yet", "other people have to be found"),
-            Action("Publish no further table of these people", "what was released cannot be taken back"),
+            Action("Train on people who are in no earlier release", "other people are needed"),
+            Action("Publish no further table of these people", "earlier releases cannot be withdrawn"),
         ),
     ),
     "poor fit": Advice(
-        "The table is of less use than the policy asks for.",
+        "The table is less useful than the policy requires.",
         (
             Action(
-                "Fit closer: more epochs, smaller leaves, a larger epsilon, or another generator",
-                "it may give more away: every limit is judged again",
+                "Fit more closely: more epochs, smaller leaves, a larger epsilon, or another generator",
+                "it may disclose more; every limit is evaluated again",
             ),
         ),
     ),
     "small holdout": Advice(
-        "There are too few people to tell; the limits say how many more are needed, where that is known.",
+        "There are too few people to decide. If known, the limits state how many more are needed.",
         (
             Action(
-                "Put more people into the holdout (split: {shares: {train: 0.4, holdout: 0.4, reference: 0.2}}), or"
-                " take more people",
-                "people of the holdout are not learnt from",
+                "Assign more people to the holdout (split: {train: 0.4, holdout: 0.4, reference: 0.2}), or"
+                " use more people",
+                "the generator is not trained on people in the holdout",
             ),
             Action(
-                "Name the column that tells people apart (data: {subject: column}), if one person has several rows:"
-                " nobody may stand on both sides of the split",
-                "nothing",
+                "If a person has several rows, name the column that identifies people (data: {subject: column}), so"
+                " that no person is on both sides of the split",
+                "none",
             ),
         ),
     ),
     "seen holdout": Advice(
-        "The holdout was not unseen by whoever made the table, so that nothing can be measured against it.",
-        (Action("Take a holdout of people whom nobody who made the table has used", "nothing"),),
+        "The holdout was used in generating the table, so comparisons with it are not valid.",
+        (Action("Use a holdout of people whose rows were not used in generating the table", "none"),),
     ),
     "few tests": Advice(
-        "The generator was attacked too few times to tell.",
-        (Action("Attack more tables (setting tests of the metric)", "time"),),
+        "Too few attacks on the generator were run to decide.",
+        (Action("Attack more tables (setting tests of the metric)", "computing time"),),
     ),
 }
 _ANY_LEAK = "any leak"
-_LEAKS: tuple[Cause, ...] = ("copied rows", "over-fitting", "rare values")  # the first that shows explains the others
+_LEAKS: tuple[Cause, ...] = ("copied rows", "over-fitting", "rare values")  # the first one present explains the others
 
 
 def advice(outcomes: Iterable[LimitOutcome], configuration: Iterable[Protection] = ()) -> list[dict[str, Any]]:
-    """Plain records of the causes of the limits that did not pass: cause, what it means, keys of limits, what to do.
+    """List the causes of limits that did not pass, as plain records: cause, meaning, keys of limits, actions.
 
-    ``configuration`` are the protections of the table: what is on already is not asked for again. All outcomes of a
-    table tell more than some: a limit on singling out alone is broken by copies as well. Too few people are no cause
-    while rows leak: that has to be mended first. What broke a limit comes before what left one open.
+    Causes are derived from all outcomes of a table, because copies also affect limits on other attacks. An insufficient
+    sample is not reported while rows leak, because the leak must be fixed first. Causes of failed limits come first.
+
+    Args:
+        outcomes: All outcomes that did not pass.
+        configuration: Protections of the table; active ones are not recommended again.
     """
     broken_first = sorted(outcomes, key=lambda outcome: outcome.status != "fail")
     causes = {outcome.limit.key: cause_of(outcome) for outcome in broken_first}
@@ -188,16 +196,23 @@ def advice(outcomes: Iterable[LimitOutcome], configuration: Iterable[Protection]
     return [_record(cause, keys, on) for cause, keys in limits.items()]
 
 
-def cause_of(outcome: LimitOutcome) -> str:
-    """Why this limit did not pass, by itself; empty where it did, or for want of a setting.
+def first_remedy(advised: Iterable[Mapping[str, Any]]) -> str:
+    """Return the first action of :func:`advice` as an imperative in lower case with a period, or ""."""
+    what = next((action["what"] for found in advised for action in found["todo"]), "")
+    return f"{what[0].lower()}{what[1:]}." if what else ""
 
-    What is undecided and significantly beyond chance speaks of its cause as what is broken does.
+
+def cause_of(outcome: LimitOutcome) -> str:
+    """Return the cause of a limit that did not pass, considered alone.
+
+    Empty if it passed or an input is missing. A limit that is not assessable but significantly beyond chance has the
+    same cause as a failed one.
     """
     declared, estimate = _declared(outcome), outcome.estimate
     if outcome.passed or estimate is None:
         return ""
-    if outcome.status == "not_assessable" and not (estimate.about == "release" and _beyond_chance(estimate)):
-        return "" if wants_input(estimate) else declared.doubt
+    if outcome.status == "not_assessable" and not (estimate.measures == "release" and _beyond_chance(estimate)):
+        return "" if wants_input(estimate) else declared.undecided
     statistic = outcome.limit.statistic.partition(".")[2]
     cause = declared.by_statistic.get(statistic, declared.broken) or _ANY_LEAK
     avoids = estimate.direction == "two_sided" and estimate.null - estimate.low > estimate.high - estimate.null
@@ -210,9 +225,7 @@ def _beyond_chance(estimate: Estimate) -> bool:
 
 
 def _declared(outcome: LimitOutcome) -> Causes:
-    """What the metric of a limit declares; of one that is not known here, nothing."""
-    from privacy_assets.metrics.registry import METRICS  # takes long to import: only where there is a report
-
+    """Return the causes declared by the limit's metric; empty for unknown metrics."""
     metric = outcome.limit.metric
     return METRICS[metric].causes if metric in METRICS else Causes()
 
@@ -221,3 +234,129 @@ def _record(cause: str, limits: list[str], on: set[str]) -> dict[str, Any]:
     found = ADVICE[cause]
     todo = [{"what": one.once_on if on & {*one.protections} else one.do, "cost": one.cost} for one in found.actions]
     return {"cause": cause, "means": found.means, "limits": limits, "todo": todo}
+
+
+State = Literal["on", "off", "unknown"]
+
+_TITLES = {
+    **{name: f"{name.removesuffix('s')} filter" for name in FILTERS},
+    "over-fitting": "over-fitting protection",
+}
+_COVERS = {
+    **{name: kind.covers for name, kind in FILTERS.items()},
+    "over-fitting": "memorized training rows",
+    "differential privacy": "any attack on one training row, within its bound and scope",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Protection:
+    """A protection.
+
+    Attributes:
+        name: Name in settings and advice.
+        title: Name for readers.
+        state: "unknown": not reported, as for external tables and external code.
+        how: Description of its settings.
+        covers: What it protects against.
+        statistics: Statistics that measure this.
+    """
+
+    name: str
+    title: str
+    state: State
+    how: str
+    covers: str
+    statistics: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a plain mapping."""
+        return {**asdict(self), "statistics": list(self.statistics)}
+
+
+def privacy_configuration(generator: Mapping[str, Any] | None) -> list[Protection]:
+    """List the protections of a table, given the ``generator`` description of its report.
+
+    The key "filter" is the filter description of a snapshot (None: no filter), "overfitting" describes the generator's
+    protection ("": none), and "privacy" is its budget. Missing keys give "unknown".
+    """
+    stated = generator or {}
+    states = {name: _filter(name, stated) for name in FILTERS}
+    states |= {"over-fitting": _overfitting(stated.get("overfitting")), "differential privacy": _budget(stated)}
+    return [
+        Protection(name, _TITLES.get(name, name), state, how, _COVERS[name], _statistics(name))
+        for name, (state, how) in states.items()
+    ]
+
+
+def _statistics(protection: str) -> tuple[str, ...]:
+    """Return the full names of the statistics that measure the effect of a protection."""
+    every = [(name, one) for name, metric in METRICS.items() for one in metric.protections]
+    declared = [(name, one) for name, one in every if one.protection == protection]
+    declared.sort(key=lambda pair: not pair[1].primary)
+    return tuple(f"{name}.{statistic}" for name, one in declared for statistic in one.statistics)
+
+
+def _filter(name: str, generator: Mapping[str, Any]) -> tuple[State, str]:
+    stated = generator.get("filter", {})
+    if stated is None:
+        return "off", ""
+    filters = stated.get("filters")
+    if not isinstance(filters, Mapping):
+        return "unknown", ""
+    if name not in filters:
+        return "off", ""
+    settings = [f"{key} {value}" for key, value in filters[name].items() if value is not None and key != "attempts"]
+    dropped, drawn = (stated.get("dropped_by") or {}).get(name), stated.get("drawn")
+    counts = [f"{number(dropped)} of {number(drawn)} rows removed"] if dropped is not None and drawn else []
+    return "on", ", ".join([*settings, *counts])
+
+
+def _overfitting(protection: str | None) -> tuple[State, str]:
+    if protection is None:
+        return "unknown", ""
+    return ("on", protection) if protection else ("off", "")
+
+
+def _budget(generator: Mapping[str, Any]) -> tuple[State, str]:
+    budget = generator.get("privacy")
+    if not isinstance(budget, Mapping) or not budget.get("known", True):
+        return "unknown", ""
+    if budget.get("epsilon") is None:
+        return "off", ""
+    words = [f"epsilon {number(budget['epsilon'])}, delta {number(budget.get('delta') or 0)}"]
+    words += [f"for {budget['covers']}"] if budget.get("covers") else []
+    words += [f"by {budget['accountant']}"] if budget.get("accountant") else []
+    outside_guarantee = budget.get("outside_guarantee")
+    return "on", ", ".join(words) + (f"; not covered: {', '.join(outside_guarantee)}" if outside_guarantee else "")
+
+
+def wants_input(estimate: Estimate) -> bool:
+    """Return True if an optional input is missing, so that more rows would not make the statistic measurable."""
+    known = estimate.note.startswith("not measurable") or estimate.measures == "evaluation"
+    return math.isnan(estimate.value) and not known
+
+
+def what_to_do(outcome: LimitOutcome) -> str:
+    """Return the limit's own advice on a failure, or the missing input of an unmeasured statistic, else "".
+
+    General advice is in :data:`ADVICE`.
+    """
+    if outcome.passed:
+        return ""
+    if outcome.status == "fail":
+        return sentence(outcome.limit.advice)
+    if outcome.estimate is None:
+        return f"Run the metric {outcome.limit.metric}, which the policy requires."
+    if wants_input(outcome.estimate):
+        return "Provide the missing input of the metric, or remove this limit from the policy deliberately."
+    return ""
+
+
+def limit_advice(outcomes: Iterable[LimitOutcome]) -> dict[str, list[str]]:
+    """Group the keys of limits by their own advice."""
+    keys: dict[str, list[str]] = {}
+    for outcome in outcomes:
+        if advised := what_to_do(outcome):
+            keys.setdefault(clean(advised, 600), []).append(clean(outcome.limit.key, 60))
+    return keys

@@ -1,4 +1,4 @@
-"""The report of one release: aggregates only, judged, in JSON, HTML and plain text."""
+"""The report of one release: statistics, verdict and advice, as JSON, HTML and text."""
 
 from __future__ import annotations
 
@@ -9,24 +9,38 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any, get_args
 
-from privacy_assets.errors import ConfigError, shown
-from privacy_assets.metrics.declarations import Part
+from privacy_assets.errors import ConfigError, safe_repr
+from privacy_assets.metrics.base import ScorePart
 from privacy_assets.metrics.membership_inference.gretel import data_privacy_score
+from privacy_assets.metrics.policies import policy_digest, read_policy
 from privacy_assets.metrics.registry import METRICS
-from privacy_assets.policy import Judgement, Policy
-from privacy_assets.report.advice import advice
+from privacy_assets.policy import Policy, Status, Verdict
+from privacy_assets.report.advice import Protection, advice, limit_advice, privacy_configuration
 from privacy_assets.report.answers import Answer, answers
-from privacy_assets.report.configuration import Protection, privacy_configuration
-from privacy_assets.stats.estimates import Estimate, plain
-from privacy_assets.stats.limits import Limit, Verdict
-from privacy_assets.stats.results import MetricResult
+from privacy_assets.report.html import notebook_html, page_html
+from privacy_assets.report.page import (
+    Page,
+    advice_entry,
+    answer_entry,
+    cell,
+    filter_entry,
+    headline,
+    limit_entry,
+    pairs,
+    protection_entry,
+    signing_facts,
+    utility_text,
+)
+from privacy_assets.report.text import page_text
+from privacy_assets.report.words import LABELS, clean, interval, number
+from privacy_assets.stats.estimates import Estimate, MetricResult, to_jsonable
 from privacy_assets.version import ENGINE_VERSION
 
 _LIBRARIES = ("privacy-assets", "numpy", "pandas", "pyarrow", "scipy", "scikit-learn", "numba", "torch")
 
 
 def installed_versions() -> dict[str, str]:
-    """Return the versions of Python and of the libraries behind the numbers; a library that is missing is left out."""
+    """Return the versions of Python and of the installed libraries that affect the statistics."""
     found = {"python": platform.python_version()}
     for name in _LIBRARIES:
         try:
@@ -38,21 +52,34 @@ def installed_versions() -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What was measured on one synthetic table, and the verdict of a policy on it.
+    """Statistics of a synthetic table, and the verdict of a policy on it.
 
-    ``results`` are by metric name, ``tables`` the sizes by role (``{"rows", "columns", "subjects"}``). ``fingerprints``
-    must be safe to show: the synthetic table's content hash as it is, those of private tables keyed or left out; the
-    fingerprints inside ``results`` are never shown. ``generator`` and ``embedder`` are free descriptions, of which
-    :func:`~privacy_assets.report.configuration.privacy_configuration` reads what protected the rows. ``remembered`` are
-    earlier failures of the same rows: with any of them the verdict is "fail" whatever the statistics say. ``signed``
-    says when the verdict was signed ("date"), by which key ("key") and on a file of which SHA-256 ("sha256"); None
-    where nobody signed. ``notes`` say how the tables were read. But for the date a report holds no time of day, and one
-    report always gives the same bytes (a second run takes other ``seconds``).
+    Reports contain aggregates only. A report contains no time of day except the signing date, and equal reports give
+    equal bytes (a second run differs in ``seconds``).
+
+    Attributes:
+        title: Title for readers.
+        policy: Policy.
+        policy_verdict: Outcomes of its limits.
+        results: Results by metric.
+        tables: "rows", "columns" and "subjects" of each table, by role.
+        seed: Seed of the metrics.
+        engine_version: Version of this package.
+        generator: Description of the generator, read by
+            :func:`~privacy_assets.report.advice.privacy_configuration`.
+        fingerprints: Publishable fingerprints: the synthetic table's content hash, and keyed or omitted ones of private
+            tables. Fingerprints within ``results`` are not shown.
+        versions: Versions of libraries.
+        embedder: Description of the embedder.
+        attempt: Number of the publication attempt.
+        remembered: Earlier failures of the same rows. If there are any, the verdict is "fail".
+        signed: "date" of the signature, "key", and "sha256" of the signed file. None: not signed.
+        notes: Notes on how the tables were read.
     """
 
     title: str
     policy: Policy
-    judgement: Judgement
+    policy_verdict: Verdict
     results: Mapping[str, MetricResult]
     tables: Mapping[str, Mapping[str, int]]
     seed: int
@@ -67,25 +94,29 @@ class Report:
     notes: Sequence[str] = ()
 
     @property
-    def verdict(self) -> Verdict:
-        """ "pass", "fail" or "not_assessable"; only "pass" may be published."""
-        return "fail" if self.remembered else self.judgement.verdict
+    def verdict(self) -> Status:
+        """Status "pass", "fail" or "not_assessable"; only "pass" may be published."""
+        return "fail" if self.remembered else self.policy_verdict.status
 
     def estimate(self, name: str) -> Estimate | None:
-        """The statistic METRIC.STATISTIC; None where it is not among the results."""
+        """Return a statistic, or None if it was not computed.
+
+        Args:
+            name: METRIC.STATISTIC, for example ``dcr.member_excess``.
+        """
         metric, _, statistic = name.partition(".")
         estimates = self.results[metric].estimates if metric in self.results else ()
         return next((estimate for estimate in estimates if estimate.name == statistic), None)
 
     @property
     def data_privacy_score(self) -> dict[str, Any] | None:
-        """Gretel's Data Privacy Score: ``score``, ``grade`` and both components; None unless both were measured."""
+        """Gretel's Data Privacy Score with ``grade`` and both components, or None unless both were computed."""
         named = {
             part: f"{metric}.{statistic}"
             for metric, kind in METRICS.items()
-            for part, statistic in kind.protection_score.items()
+            for part, statistic in kind.score_parts.items()
         }
-        measured = {part: self.estimate(named[part]) for part in get_args(Part)}
+        measured = {part: self.estimate(named[part]) for part in get_args(ScorePart)}
         found = {part: estimate.value for part, estimate in measured.items() if estimate is not None}
         if len(found) < len(measured):
             return None
@@ -93,92 +124,126 @@ class Report:
         return None if math.isnan(score) else {"score": score, "grade": level, **found}
 
     @property
-    def utility(self) -> list[tuple[str, Estimate, Estimate]]:
-        """Full name, statistic of the synthetic rows and of as many real rows, as far as they were measured."""
-        names = [
-            (f"{metric}.{own}", f"{metric}.{real}")
-            for metric, kind in METRICS.items()
-            for own, real in kind.utility.items()
-        ]
-        pairs = [(name, self.estimate(name), self.estimate(real)) for name, real in names]
-        return [(name, own, real) for name, own, real in pairs if own and real and own.measurable and real.measurable]
+    def utility(self) -> list[tuple[str, Estimate]]:
+        """Full name and estimate of each measured statistic of utility. Real rows give its null value."""
+        names = [f"{metric}.{name}" for metric, kind in METRICS.items() for name in kind.utility]
+        found = [(name, self.estimate(name)) for name in names]
+        return [(name, estimate) for name, estimate in found if estimate and estimate.measurable]
 
     @property
     def privacy_configuration(self) -> list[Protection]:
-        """The protections that made the table, as far as they are known."""
+        """Known protections of the table."""
         return privacy_configuration(self.generator)
 
     @property
     def answers(self) -> list[Answer]:
-        """The questions of whoever signs, each with its answer; see ``report.answers``."""
-        return answers(self)
+        """Answers to the questions of an approver; see ``report.answers``."""
+        return answers(self.policy_verdict.outcomes, self.results, self.verdict)
 
     @property
     def advice(self) -> list[dict[str, Any]]:
-        """What to do about the limits that did not pass, by cause, as plain records; see ``report.advice``."""
-        return advice(self.judgement.broken, self.privacy_configuration)
+        """Advice on the limits that did not pass, by cause, as plain records; see ``report.advice``."""
+        return advice(self.policy_verdict.broken, self.privacy_configuration)
 
     def to_json(self) -> dict[str, Any]:
-        """Return a plain mapping that ``json.dumps(..., allow_nan=False)`` accepts; NaN and infinity become None."""
+        """Return a mapping that ``json.dumps(..., allow_nan=False)`` accepts; NaN and infinity become None."""
         return {
             "verdict": self.verdict,
             "title": self.title,
             "engine_version": self.engine_version,
             "seed": self.seed,
             "metrics": {name: _metric(result) for name, result in self.results.items()},
-            "limits": [plain(outcome.to_json()) for outcome in self.judgement.outcomes],
+            "limits": [to_jsonable(outcome.to_json()) for outcome in self.policy_verdict.outcomes],
             "answers": [answer.to_json() for answer in self.answers],
             "advice": self.advice,
             "privacy_configuration": [protection.to_json() for protection in self.privacy_configuration],
-            "policy": plain(self.policy.to_dict()),
-            "data_privacy_score": plain(self.data_privacy_score),
-            "tables": plain(self.tables),
-            "generator": plain(self.generator),
-            "embedder": plain(self.embedder),
+            "policy": to_jsonable(self.policy.to_dict()),
+            "data_privacy_score": to_jsonable(self.data_privacy_score),
+            "tables": to_jsonable(self.tables),
+            "generator": to_jsonable(self.generator),
+            "embedder": to_jsonable(self.embedder),
             "attempt": self.attempt,
-            "fingerprints": plain(self.fingerprints),
-            "versions": plain(self.versions),
+            "fingerprints": to_jsonable(self.fingerprints),
+            "versions": to_jsonable(self.versions),
             **({"remembered": list(self.remembered)} if self.remembered else {}),
-            **({"signed": plain(self.signed)} if self.signed else {}),
+            **({"signed": to_jsonable(self.signed)} if self.signed else {}),
             **({"notes": list(self.notes)} if self.notes else {}),
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Report:
-        """Inverse of :meth:`to_json`; the statistics are judged again.
+        """Load a report and evaluate its limits again.
 
-        ConfigError when the verdict that the file states is not the one that its statistics and its policy give.
+        Args:
+            data: Output of :meth:`to_json`.
+
+        Raises:
+            ConfigError: If the stated verdict differs from the evaluation.
         """
-        limits = tuple(Limit(**limit) for limit in data["policy"]["limits"])
-        policy = Policy(limits, name=data["policy"]["name"])
+        policy = read_policy(data["policy"], data["engine_version"])
         results = {name: _result(name, entry, data) for name, entry in data["metrics"].items()}
         attempt = int(data.get("attempt", 1))
-        judgement, remembered = policy.judge(results, attempt), tuple(data.get("remembered", ()))
-        given = "fail" if remembered else judgement.verdict
-        if given != data["verdict"]:
-            raise ConfigError(f"report: it states {shown(data['verdict'])}, but its statistics give {given!r}.")
+        policy_verdict, remembered = policy.judge(results, attempt), tuple(data.get("remembered", ()))
+        computed = "fail" if remembered else policy_verdict.status
+        if computed != data["verdict"]:
+            raise ConfigError(f"report: it states {safe_repr(data['verdict'])}, but its statistics give {computed!r}.")
         kept = ("title", "tables", "seed", "engine_version", "generator", "fingerprints", "versions", "embedder")
         own = {name: data[name] for name in kept}
         own |= {"signed": data.get("signed"), "notes": tuple(data.get("notes", ()))}
-        return cls(policy=policy, judgement=judgement, results=results, attempt=attempt, remembered=remembered, **own)
+        return cls(
+            policy=policy, policy_verdict=policy_verdict, results=results, attempt=attempt, remembered=remembered, **own
+        )
+
+    def page(self) -> Page:
+        """Return the content of every form as plain values."""
+        limits = {outcome.limit.key: limit_entry(outcome) for outcome in self.policy_verdict.outcomes}
+        reason = headline(self.policy_verdict, self.results, self.policy, self.remembered)
+        advised = self.advice
+        details = ("generator", "embedder", "fingerprints", "versions")
+        return Page(
+            title=clean(self.title),
+            verdict=self.verdict,
+            label=LABELS[self.verdict],
+            headline=reason,
+            summary=" ".join([reason, *(one["means"] for one in advised[:1])]),
+            notes=[clean(note, 600) for note in self.notes],
+            facts=signing_facts(self.policy, self.signed, self.attempt),
+            answers=[answer_entry(answer, self.results, limits) for answer in self.answers],
+            limits=[*limits.values()],
+            limit_advice=limit_advice(self.policy_verdict.broken),
+            advice=[advice_entry(one) for one in advised],
+            configuration=[protection_entry(one, self.estimate) for one in self.privacy_configuration],
+            data_privacy_score=self.data_privacy_score,
+            utility=[(name, interval(one), number(one.null)) for name, one in self.utility],
+            utility_text=utility_text(self.utility),
+            filter=filter_entry(self.generator, self.results),
+            sizes=[
+                (clean(role), [cell(size.get(key)) for key in ("rows", "columns", "subjects")])
+                for role, size in self.tables.items()
+            ],
+            settings=[
+                ("policy", self.policy.title),
+                ("policy digest", policy_digest(self.policy)),
+                ("seed", str(self.seed)),
+                ("engine", self.engine_version),
+            ],
+            details=[
+                (name, [pair for pair in pairs(getattr(self, name)) if not pair[0].startswith("filter.before.")])
+                for name in details
+            ],
+        )
 
     def to_html(self) -> str:
-        """Return the full report as one self-contained HTML page without scripts or links to other hosts."""
-        from privacy_assets.report.html import render_page
-
-        return render_page(self)
+        """Return the report as a self-contained HTML page without scripts or external links."""
+        return page_html(self.page())
 
     def _repr_html_(self) -> str:
         """Return the compact form for notebooks."""
-        from privacy_assets.report.html import render_notebook
-
-        return render_notebook(self)
+        return notebook_html(self.page())
 
     def to_text(self) -> str:
-        """Return the verdict and a table of limits for the terminal."""
-        from privacy_assets.report.text import report_table
-
-        return report_table(self)
+        """Return the verdict and a table of limits for terminals."""
+        return page_text(self.page())
 
     def __str__(self) -> str:
         return self.to_text()
@@ -186,10 +251,10 @@ class Report:
 
 def _metric(result: MetricResult) -> dict[str, Any]:
     return {
-        "estimates": {estimate.name: plain(estimate.to_json()) for estimate in result.estimates},
-        "tables": plain(result.tables),
-        "settings": plain(result.settings),
-        "seconds": plain(result.seconds),
+        "estimates": {estimate.name: to_jsonable(estimate.to_json()) for estimate in result.estimates},
+        "tables": to_jsonable(result.tables),
+        "settings": to_jsonable(result.settings),
+        "seconds": to_jsonable(result.seconds),
     }
 
 

@@ -1,5 +1,1 @@
-"""One inference for every statistic that compares members with others: labels permuted by subject, intervals,
-statistics.
-
-Knows nothing of tables or metrics: a metric hands over what it counted and whose rows they are.
-"""
+"""Permutation tests by subject, confidence intervals, limits and results, independent of tables and metrics."""

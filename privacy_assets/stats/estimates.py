@@ -1,27 +1,35 @@
-"""Estimates: frozen numbers that carry their uncertainty, made by their spec alone, and serialisable to JSON."""
+"""Statistics with their uncertainty, and their specifications."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Direction = Literal["higher_is_riskier", "two_sided", "lower_is_riskier"]
-About = Literal["release", "gate"]
+Measures = Literal["release", "evaluation"]
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """One number of a metric with its interval, made by :meth:`StatisticSpec.estimate`.
+    """One statistic of a metric with its interval, created by :meth:`StatisticSpec.estimate`.
 
-    ``value``, ``low`` and ``high`` share one unit; ``low <= value <= high`` unless NaN, which means "not measurable"
-    (``note`` says why) and can never pass a limit. ``n`` counts rows and ``subjects`` independent subjects behind the
-    number. ``null`` is what a release without any leak shows on average. ``minimum_detectable_effect`` is the value
-    that the conservative bound of a leak-free release of these sizes stays within in 99.5 % of cases (in the unit of
-    the limit); it is printed, and decides nothing. NaN where no null law is known. A statistic ``about``
-    the gate, not the release, can show that the gate is underpowered, never that a release leaks: its limits hold, or
-    are not assessable.
+    Attributes:
+        name: Name without the metric's prefix.
+        value: Estimate. NaN: not measurable (see ``note``), which passes no limit.
+        low: Lower end of the interval, at most ``value``, in the same unit.
+        high: Upper end of the interval, at least ``value``.
+        n: Number of rows.
+        subjects: Number of independent subjects.
+        null: Mean for releases without any leak.
+        direction: Which deviations from ``null`` are risks.
+        confidence: Confidence level of the interval.
+        minimum_detectable_effect: 99.5 % quantile of the conservative bound for leak-free releases of these sizes, in
+            the unit of the limit. It is informational. NaN: the null distribution is unknown.
+        note: Explanation for readers.
+        measures: "evaluation" for statistics of the evaluation itself instead of the release. They can show that the
+            evaluation is underpowered but not that a release leaks, so their limits pass or are not assessable.
     """
 
     name: str
@@ -35,20 +43,20 @@ class Estimate:
     confidence: float = 0.95
     minimum_detectable_effect: float = math.nan
     note: str = ""
-    about: About = "release"
+    measures: Measures = "release"
 
     @property
     def measurable(self) -> bool:
-        """True when value and both bounds are finite numbers."""
+        """True if value and both bounds are finite."""
         return all(math.isfinite(x) for x in (self.value, self.low, self.high))
 
     def to_json(self) -> dict[str, Any]:
-        """Return a plain mapping; NaN becomes None."""
-        return {name: plain(getattr(self, name)) for name in self.__slots__ if name != "name"}
+        """Return a JSON-compatible mapping; NaN becomes None."""
+        return {name: to_jsonable(getattr(self, name)) for name in self.__slots__ if name != "name"}
 
     @classmethod
     def from_json(cls, name: str, data: Mapping[str, Any]) -> Estimate:
-        """Inverse of :meth:`to_json`."""
+        """Create an estimate from the result of :meth:`to_json`."""
         floats = ("value", "low", "high", "minimum_detectable_effect", "null", "confidence")
         fixed = {key: (math.nan if data[key] is None else float(data[key])) for key in floats}
         return cls(name=name, **{**data, **fixed})
@@ -56,11 +64,17 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class StatisticSpec:
-    """What a statistic is, for the policy page, the report and the help texts, and the one way to make one.
+    """Definition of a statistic for the policy page, the report and help texts. Creates its estimates.
 
-    ``meaning`` is one plain sentence. ``null`` is what a release without any leak shows on average: NaN where no null
-    law is known, None where it differs from release to release, and :meth:`estimate` is told. ``range`` is what a limit
-    on it can be, where :attr:`limits` does not say so already. ``about``: see :class:`Estimate`.
+    Attributes:
+        name: Name without the metric's prefix.
+        meaning: One sentence for readers.
+        direction: Which deviations from ``null`` are risks.
+        null: Mean for releases without any leak. NaN: unknown. None: it differs between releases and is passed to
+            :meth:`estimate`.
+        range: Allowed range of limits. None: see :attr:`limits`.
+        measures: See :class:`Estimate`.
+        embedded: Whether the value depends on the embedder.
     """
 
     name: str
@@ -68,11 +82,12 @@ class StatisticSpec:
     direction: Direction = "higher_is_riskier"
     null: float | None = 0.0
     range: tuple[float, float] | None = None
-    about: About = "release"
+    measures: Measures = "release"
+    embedded: bool = False
 
     @property
     def limits(self) -> tuple[float, float]:
-        """Between which values a limit can lie: those of a share, of a score to 100, or of a distance from the null."""
+        """Allowed range of limits: ``range``, else that of a share, a score or a distance from the null."""
         if self.range is not None:
             return self.range
         null = 0.0 if self.null is None or not math.isfinite(self.null) else self.null
@@ -90,9 +105,23 @@ class StatisticSpec:
         minimum_detectable_effect: float = math.nan,
         note: str = "",
     ) -> Estimate:
-        """The statistic, with its interval; ``counts`` are rows and subjects. ``null`` only where the spec has None."""
+        """Create an estimate.
+
+        Args:
+            value: Estimate.
+            low: Lower end of the interval.
+            high: Upper end of the interval.
+            counts: Numbers of rows and subjects.
+            null: Mean for releases without any leak; required if it is None in the specification, else not allowed.
+            confidence: Confidence level of the interval.
+            minimum_detectable_effect: See :class:`Estimate`.
+            note: Explanation for readers.
+
+        Raises:
+            TypeError: If ``null`` is both in the specification and passed, or in neither.
+        """
         if (null is None) == (self.null is None):
-            raise TypeError(f"{self.name}: the null value stands in the spec, or is given with each statistic.")
+            raise TypeError(f"{self.name}: set null either in the specification or for each statistic.")
         return Estimate(
             name=self.name,
             value=float(value),
@@ -100,39 +129,92 @@ class StatisticSpec:
             high=float(high),
             n=counts[0],
             subjects=counts[1],
-            null=float(null if self.null is None else self.null),  # type: ignore[arg-type]  # one of them is no None
+            null=float(null if self.null is None else self.null),  # type: ignore[arg-type]  # one of them is set
             direction=self.direction,
             confidence=confidence,
             minimum_detectable_effect=float(minimum_detectable_effect),
             note=note,
-            about=self.about,
+            measures=self.measures,
         )
 
     def missing(self, note: str, counts: tuple[int, int], confidence: float = 0.95) -> Estimate:
-        """The statistic without a number, which passes no limit; ``note`` says why."""
+        """Create an estimate without a value, which passes no limit; ``note`` states the reason."""
         null = math.nan if self.null is None else None
         return self.estimate(math.nan, math.nan, math.nan, counts, null=null, confidence=confidence, note=note)
 
     def not_measurable(self, reason: str, counts: tuple[int, int]) -> Estimate:
-        """The statistic without a number, for what these tables are too small for, or do not have."""
+        """Create an estimate without a value because the tables are too small or lack the required data."""
         return self.missing(f"not measurable: {reason}", counts)
 
 
-def plain(value: Any) -> Any:
-    """Return ``value`` as JSON can hold it: mappings with text keys, lists, NaN as None, numpy values as Python's.
+def to_jsonable(value: Any) -> Any:
+    """Convert ``value`` to JSON types: string keys, lists, NaN as None, numpy values as Python values.
 
-    Anything else is named by its type only, so that no object prints its contents into a report.
+    Objects of other types are replaced by their type name, so that their contents do not appear in reports.
     """
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): to_jsonable(item) for key, item in value.items()}
     if isinstance(value, (set, frozenset)):
-        return sorted((plain(item) for item in value), key=str)
+        return sorted((to_jsonable(item) for item in value), key=str)
     if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
+        return [to_jsonable(item) for item in value]
     if hasattr(value, "tolist"):  # numpy scalars and arrays
-        return plain(value.tolist())
+        return to_jsonable(value.tolist())
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if value is None or isinstance(value, (str, int)):
         return value
     return f"<{getattr(value, '__qualname__', type(value).__qualname__)}>"
+
+
+@dataclass(frozen=True)
+class MetricResult:
+    """Result of one metric.
+
+    Attributes:
+        metric: Name of the metric.
+        estimates: Statistics.
+        tables: Small aggregates and row numbers for the report, as lists of flat records. They never contain private
+            values or predicates.
+        settings: Settings of the metric.
+        inputs: Fingerprint of each table that was read.
+        seed: Seed of the metric.
+        engine_version: Version of this package.
+        seconds: Elapsed time; NaN: unknown.
+    """
+
+    metric: str
+    estimates: tuple[Estimate, ...]
+    tables: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    seed: int = 0
+    engine_version: str = ""
+    seconds: float = math.nan
+
+    def estimate(self, name: str) -> Estimate:
+        """Return the statistic with this name (without the metric's prefix). Raises KeyError if it does not exist."""
+        for estimate in self.estimates:
+            if estimate.name == name:
+                return estimate
+        raise KeyError(f"{self.metric} has no statistic {name!r}")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a mapping that ``json.dumps(..., allow_nan=False)`` accepts."""
+        return {
+            "metric": self.metric,
+            "estimates": {estimate.name: estimate.to_json() for estimate in self.estimates},
+            "tables": to_jsonable(self.tables),
+            "settings": to_jsonable(self.settings),
+            "inputs": dict(self.inputs),
+            "seed": self.seed,
+            "engine_version": self.engine_version,
+            "seconds": to_jsonable(self.seconds),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> MetricResult:
+        """Create a result from the output of :meth:`to_json`."""
+        estimates = tuple(Estimate.from_json(name, values) for name, values in data["estimates"].items())
+        seconds = math.nan if data["seconds"] is None else data["seconds"]
+        return cls(**{**data, "estimates": estimates, "seconds": seconds})

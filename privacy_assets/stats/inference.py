@@ -1,9 +1,9 @@
-"""One inference: what labels permuted by subject say about statistics of the labels, and the statistics made of it.
+"""Permutation tests by subject, and estimates with simultaneous intervals.
 
-If a synthetic table does not depend on which subjects were in T, their labels are exchangeable given the table, at any
-sizes and for any statistic. So the permuted statistics are its law where nothing leaks, and the interval of the
-observed one comes from it: simultaneous over all entries that were tried, and wider where subjects resampled vary
-more, as a leak makes them.
+If a synthetic table does not depend on which subjects were in T, the labels of subjects are exchangeable given the
+table, for any sizes and any statistic. The statistics under permuted labels are therefore the null distribution, and
+determine the interval of the observed statistic. The interval is simultaneous over all entries, and wider where
+resampled subjects vary more, which happens if there is a leak.
 """
 
 from __future__ import annotations
@@ -21,19 +21,25 @@ from privacy_assets.stats.estimates import Estimate, StatisticSpec
 from privacy_assets.stats.intervals import CONFIDENCE, LEAK_CONFIDENCE, MDE_QUANTILE, clopper_pearson
 from privacy_assets.stats.subjects import SETS, Subjects, permute_labels, resample_subjects
 
-REPLICATES = 200  # of subjects resampled
+N_BOOTSTRAPS = 200  # number of bootstrap samples of subjects
 _GAP_TRIALS = 5
-_CELLS = 16_000_000  # labels of subjects held at once
+_CELLS = 16_000_000  # maximum number of labels in memory
 
 
 @dataclass(frozen=True, eq=False)
 class Band:
-    """Simultaneous interval of m statistics whose null law was drawn by permutation; arrays have shape (m,).
+    """Simultaneous interval of m statistics with a permutation null distribution; arrays have shape (m,).
 
-    ``low``/``high`` cover all m statistics at once with the confidence asked for; ``sd`` is the null deviation,
-    ``critical`` the width of the band in deviations, ``z`` the excess over the null mean in deviations (``critical``
-    where the band just reaches it), ``p_value`` the two-sided simultaneous p-value, and ``rare`` the number of
-    deviations within which all statistics stay in 99.5 % of cases where nothing leaks.
+    Attributes:
+        low: Lower ends, covering all m statistics simultaneously.
+        high: Upper ends.
+        mean: Mean under the null.
+        sd: Standard deviation under the null.
+        z: Distance from the null mean in standard deviations, scaled so that it equals ``critical`` at the edge of the
+            band.
+        critical: Half-width of the band in standard deviations.
+        rare: Number of standard deviations within which all statistics are in 99.5 % of leak-free cases.
+        p_value: Two-sided simultaneous p-value.
     """
 
     low: np.ndarray
@@ -53,12 +59,17 @@ def permutation_band(
     resampled: np.ndarray | None = None,
     people: int | None = None,
 ) -> Band:
-    """Band of ``observed`` (m,) from ``null`` (permutations, m): observed -+ critical x null deviation.
+    """Compute the band ``observed`` +- critical x null standard deviation.
 
-    Where there is a leak, some statistics vary more than chance alone makes them: with ``resampled`` (replicates, m),
-    the same over subjects resampled, their band takes the place of the other where it is wider. A statistic that never
-    varies has z = 0 and a band of width 0; or, a difference of shares among ``people`` on the smaller side, the exact
-    one of none of so many.
+    Args:
+        observed: Statistics, shape (m,).
+        null: Statistics under permuted labels, shape (n_permutations, m).
+        confidence: Simultaneous confidence level.
+        resampled: Statistics of resampled subjects, shape (n_bootstraps, m). A leak increases their variance; the wider
+            of both bands is used.
+        people: Number of subjects on the smaller side, if the statistics are differences of shares. A statistic that no
+            permutation changes then gets the exact interval of 0 hits out of this number. None: it gets width 0 and z =
+            0.
     """
     mean, sd, largest = _standardised(null)
     levels = (confidence, MDE_QUANTILE)
@@ -74,14 +85,20 @@ def permutation_band(
 
 
 def _standardised(drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mean (m,), deviation (m,), and the largest number of deviations from the mean in each draw (draws,)."""
+    """Return mean (m,), standard deviation (m,), and largest standardized deviation of each draw (draws,)."""
     mean, sd = drawn.mean(axis=0), drawn.std(axis=0)
     return mean, sd, (np.abs(drawn - mean) / np.where(sd > 0, sd, np.inf)).max(axis=1)
 
 
 @dataclass(frozen=True, eq=False)
-class Evidence:
-    """Statistics: observed (m,), under permuted labels (permutations, m), with subjects resampled (replicates, m)."""
+class PermutationResult:
+    """Statistics of a permutation test.
+
+    Attributes:
+        observed: Under the actual labels, shape (m,).
+        null: Under permuted labels, shape (n_permutations, m).
+        resampled: With resampled subjects, shape (n_bootstraps, m), or None.
+    """
 
     observed: np.ndarray
     null: np.ndarray
@@ -90,23 +107,23 @@ class Evidence:
     def __len__(self) -> int:
         return len(self.observed)
 
-    def __getitem__(self, entries: slice | np.ndarray | list[int]) -> Evidence:
+    def __getitem__(self, entries: slice | np.ndarray | list[int]) -> PermutationResult:
         resampled = None if self.resampled is None else self.resampled[:, entries]
-        return Evidence(self.observed[entries], self.null[:, entries], resampled)
+        return PermutationResult(self.observed[entries], self.null[:, entries], resampled)
 
-    def over(self, scale: np.ndarray) -> Evidence:
-        """The statistics divided by a ``scale`` (m,), the same for the labels that were observed and for all others."""
+    def over(self, scale: np.ndarray) -> PermutationResult:
+        """Divide all statistics by ``scale`` (m,), which must not depend on the labels."""
         resampled = None if self.resampled is None else self.resampled / scale
-        return Evidence(self.observed / scale, self.null / scale, resampled)
+        return PermutationResult(self.observed / scale, self.null / scale, resampled)
 
     @property
-    def mean(self) -> Evidence:
+    def mean(self) -> PermutationResult:
         """The mean over all entries, as one statistic."""
         resampled = None if self.resampled is None else self.resampled.mean(axis=1, keepdims=True)
-        return Evidence(self.observed.mean(keepdims=True), self.null.mean(axis=1, keepdims=True), resampled)
+        return PermutationResult(self.observed.mean(keepdims=True), self.null.mean(axis=1, keepdims=True), resampled)
 
     def band(self, confidence: float = CONFIDENCE) -> Band:
-        """The interval that holds for all entries at once."""
+        """Return the simultaneous interval of all entries."""
         return permutation_band(self.observed, self.null, confidence, self.resampled)
 
     def estimate(
@@ -119,14 +136,21 @@ class Evidence:
         within: tuple[float, float] = (-math.inf, math.inf),
         note: str = "",
     ) -> Estimate:
-        """The entry ``at`` with its part of the simultaneous interval; everything is cut off at ``within``.
+        """Create the estimate of one entry, with its part of the simultaneous interval.
 
-        ``counts`` are rows and subjects. ``minimum_detectable_effect`` is how far from its null mean the conservative
-        bound of this entry stays in 99.5 % of cases where nothing leaks: when two-sided, as if it were the farthest of
-        all entries.
+        ``minimum_detectable_effect`` is the distance from the null mean within which the conservative bound of this
+        entry is in 99.5 % of leak-free cases; for two-sided statistics, as if it were the most extreme entry.
+
+        Args:
+            spec: Statistic.
+            counts: Numbers of rows and subjects.
+            at: Entry.
+            confidence: Simultaneous confidence level.
+            within: Range to which all values are clipped.
+            note: Explanation for readers.
         """
         band = self.band(confidence)
-        low, high = reaching(band, spec.null or 0.0)
+        low, high = extend_to_null(band, spec.null or 0.0)
         rare = band.rare * band.sd[at]
         if not _two_sided(spec):
             rare = np.quantile(self.null[:, at] - band.mean[at], MDE_QUANTILE, method="higher")
@@ -143,12 +167,18 @@ class Evidence:
         names: Sequence[str] | np.ndarray,
         choose: Literal["headline", "strongest"],
     ) -> Estimate:
-        """The worst of m entries, with the interval that holds for all of them at once; ``names`` (m,): the note's.
+        """Create the estimate of the worst entry, with an interval that holds for all entries simultaneously.
 
-        The "headline" is the entry with the worst conservative bound, at 95 %: evidence of safety must hold for it. The
-        "strongest" is the one most deviations away from chance, at 99.5 %: its other end is what is significant.
-        ``minimum_detectable_effect`` is the 99.5 % quantile of the conservative bound of the entry chosen in the same
-        way under the null.
+        ``minimum_detectable_effect`` is the 99.5 % quantile of the null distribution of the conservative bound of the
+        entry chosen by the same rule.
+
+        Args:
+            spec: Statistic.
+            counts: Numbers of rows and subjects.
+            names: Name of each entry, shown as note; shape (m,).
+            choose: "headline": the entry with the worst conservative bound, at 95 %; evidence of safety must hold for
+                it. "strongest": the entry farthest from the null in standard deviations, at 99.5 %; its other bound
+                shows a significant leak.
         """
         strongest = choose == "strongest"
         confidence = LEAK_CONFIDENCE if strongest else CONFIDENCE
@@ -168,17 +198,17 @@ class Evidence:
         )
 
     def largest(self, spec: StatisticSpec, counts: tuple[int, int], note: str) -> Estimate:
-        """The largest entry, cut off at 1; its null is the mean largest one where nothing leaks, so above 0."""
-        parts = (self.observed, *reaching(self.band(), 0.0))
+        """Create the estimate of the largest entry, clipped at 1; its null is the mean under permutation."""
+        parts = (self.observed, *extend_to_null(self.band(), 0.0))
         value, low, high = (min(float(part.max()), 1.0) for part in parts)
         null = float(np.minimum(self.null.max(axis=1), 1.0).mean())
         return spec.estimate(value, low, high, counts, null=null, note=note)
 
 
-def reaching(band: Band, null: float) -> tuple[np.ndarray, np.ndarray]:
-    """Both ends of a band (m,); of statistics that no permutation moves they reach to ``null``.
+def extend_to_null(band: Band, null: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return the bounds of a band (m,), extended to ``null`` for statistics that no permutation changes.
 
-    What comes true under no permutation has a chance too, of which these tell nothing.
+    The permutations do not bound the probability of an event that none of them produced.
     """
     never = band.sd == 0
     low, high = np.minimum(band.low, null), np.maximum(band.high, null)
@@ -189,33 +219,36 @@ def _two_sided(spec: StatisticSpec) -> bool:
     return spec.direction == "two_sided"
 
 
-def test(
+def permutation_test(
     statistic: Callable[..., np.ndarray],
     subjects: Subjects,
-    permutations: int,
+    n_permutations: int,
     rng: np.random.Generator,
     *,
-    replicates: int = 0,
-) -> Evidence:
-    """Observe a statistic, and permute the labels of the subjects; with ``replicates`` also draw subjects anew.
+    n_bootstraps: int = 0,
+) -> PermutationResult:
+    """Evaluate a statistic under the actual and under permuted labels.
 
-    ``statistic`` maps float32 labels (b, s), 1 = member, to (b, m), and with ``replicates`` also labels (1, s) and how
-    often each subject counts, int64 (b, s). One run serves every statistic that is made of some of the m entries.
+    Args:
+        statistic: Maps float32 labels (b, s), 1 for members, to (b, m). If ``n_bootstraps`` > 0, it also accepts labels
+            (1, s) with the number of times each subject was drawn, int64 (b, s).
+        subjects: Subjects whose labels are permuted.
+        n_permutations: Number of permutations.
+        rng: Generator of the draws.
+        n_bootstraps: Number of bootstrap samples of subjects. 0: none.
     """
     member = subjects.member
     observed = np.asarray(statistic(member.astype(np.float32)[None]), dtype=np.float64)[0]
-    null = permute_labels(member, permutations, rng, statistic, subjects.block)
-    resampled = resample_subjects(member, replicates, rng, statistic, subjects.block) if replicates else None
-    return Evidence(observed, null, resampled)
+    null = permute_labels(member, n_permutations, rng, statistic, subjects.block)
+    resampled = resample_subjects(member, n_bootstraps, rng, statistic, subjects.block) if n_bootstraps else None
+    return PermutationResult(observed, null, resampled)
 
 
-test.__test__ = False  # type: ignore[attr-defined]  # what pytest asks before it takes a function for a test
+def excess(weights: np.ndarray, subjects: Subjects, n_permutations: int, rng: np.random.Generator) -> PermutationResult:
+    """Compute the excess (m,) of members: (weighted mean label - share of members) / (1 - share of members).
 
-
-def excess(weights: np.ndarray, subjects: Subjects, permutations: int, rng: np.random.Generator) -> Evidence:
-    """Excess (m,) of members: the mean label under ``weights`` (m, s) less the share of members, over 1 - that share.
-
-    Linear in the labels, so that only subjects with a weight are looked at.
+    ``weights`` has shape (m, s). The statistic is linear in the labels, so only subjects with a nonzero weight are
+    used.
     """
     share, total = subjects.member.mean(), weights.sum(axis=1)
     weights, member = weights.T, subjects.member
@@ -224,11 +257,11 @@ def excess(weights: np.ndarray, subjects: Subjects, permutations: int, rng: np.r
         return (labels @ weights - share * total) / (1 - share)
 
     observed = statistic(member.astype(np.float64))
-    weights = weights[np.lexsort(weights.T)]  # the draws then depend on content, not on the order of subjects
+    weights = weights[np.lexsort(weights.T)]  # draws then depend on content, not on the order of subjects
     seen = np.flatnonzero(weights.any(axis=1))
     weights = weights[seen]
     block = int(np.clip(_CELLS // max(len(seen), 1), 1, SETS))
-    return Evidence(observed, permute_labels(np.sort(member), permutations, rng, statistic, block, seen))
+    return PermutationResult(observed, permute_labels(np.sort(member), n_permutations, rng, statistic, block, seen))
 
 
 def bootstrap(
@@ -238,12 +271,20 @@ def bootstrap(
     score: Callable[[np.ndarray], float],
     rng: np.random.Generator,
 ) -> tuple[float, float, float]:
-    """Ends of the 95 % percentile interval of a score, a smaller one riskier, by subject; and its
-    minimum detectable effect.
+    """Return the 95 % percentile interval of a score, and its minimum detectable effect, by subject.
 
-    ``drawn`` gives the scores of subjects resampled under given labels, bool (s,), ``permuted`` those of permuted
-    labels, ``score`` that of given labels; NaN are left out. The minimum detectable effect is the 0.5 % quantile of the
-    permuted scores less the mean distance from a score to its lower end there.
+    Lower scores are riskier. The minimum detectable effect is the 0.5 % quantile of the permuted scores minus the mean
+    distance between a score under permuted labels and its lower bound. NaN scores are ignored.
+
+    Args:
+        member: Labels, bool of shape (s,).
+        drawn: Returns the scores of resampled subjects with the given labels.
+        permuted: Returns the scores under permuted labels.
+        score: Returns the score under the given labels.
+        rng: Generator of the draws.
+
+    Returns:
+        Low, high, minimum detectable effect.
     """
     tail = (1 - CONFIDENCE) / 2
     low, high = np.nanquantile(drawn(member), [tail, 1 - tail])
@@ -256,22 +297,24 @@ def bootstrap(
     return float(low), float(high), float(rare - max(np.mean(gaps), 0))
 
 
-def mean_difference(values: np.ndarray, subjects: Subjects, permutations: int, rng: np.random.Generator) -> Evidence:
-    """How much larger the ``values`` (s, m) of subjects are on average among members than among the others."""
-    return test(partial(_difference, values), subjects, permutations, rng, replicates=REPLICATES)
+def mean_difference(
+    values: np.ndarray, subjects: Subjects, n_permutations: int, rng: np.random.Generator
+) -> PermutationResult:
+    """Test the difference of the mean ``values`` (s, m) between members and non-members."""
+    return permutation_test(partial(_difference, values), subjects, n_permutations, rng, n_bootstraps=N_BOOTSTRAPS)
 
 
 class DrawnLabels:
-    """The same of many values of the same subjects, few enough that all their labels fit into memory at once."""
+    """Draws of labels shared by tests of many values of the same subjects; all labels must fit into memory."""
 
-    def __init__(self, subjects: Subjects, permutations: int, rng: np.random.Generator) -> None:
+    def __init__(self, subjects: Subjects, n_permutations: int, rng: np.random.Generator) -> None:
         member = subjects.member
-        self._permuted = permute_labels(member, permutations, rng, lambda labels: labels).astype(np.float32)
-        self._times = resample_subjects(member, REPLICATES, rng, lambda _, times: times).astype(np.float32)
+        self._permuted = permute_labels(member, n_permutations, rng, lambda labels: labels).astype(np.float32)
+        self._times = resample_subjects(member, N_BOOTSTRAPS, rng, lambda _, times: times).astype(np.float32)
         self._member = member
 
     def of(self, member: np.ndarray) -> DrawnLabels:
-        """The same draws for other members, bool (s,), as many: those resampled are the same people, of either side."""
+        """Return the same draws for other labels, bool (s,), with the same number of members."""
         found = copy(self)
         found.__dict__.pop("_inside", None)
         found._member = member
@@ -281,14 +324,14 @@ class DrawnLabels:
     def _inside(self) -> np.ndarray:
         return self._times * self._member
 
-    def mean_difference(self, values: np.ndarray) -> Evidence:
-        """As :func:`mean_difference`, of ``values`` (s, m), which are summed in single precision where drawn."""
+    def mean_difference(self, values: np.ndarray) -> PermutationResult:
+        """Compute :func:`mean_difference` of ``values`` (s, m), with single-precision sums for the draws."""
         once, member = values.astype(np.float32), self._member.astype(np.float64)[None]
         rows = np.concatenate([part @ once for part in (self._permuted, self._inside, self._times)], dtype=np.float64)
         permuted, inside, every = np.split(rows, np.cumsum([len(self._permuted), len(self._times)]))
         people, members, total = len(self._member), self._member.sum(), values.sum(axis=0)
         drawn = self._inside.sum(axis=1, keepdims=True, dtype=np.float64)
-        return Evidence(
+        return PermutationResult(
             _difference(values, member)[0],
             permuted / members - (total - permuted) / (people - members),
             inside / drawn - (every - inside) / (people - drawn),
@@ -296,7 +339,10 @@ class DrawnLabels:
 
 
 def _difference(values: np.ndarray, labels: np.ndarray, times: np.ndarray | None = None) -> np.ndarray:
-    """Mean of members less that of the others, (b, m); ``labels`` (b or 1, s), ``times`` (b, s) counts of subjects."""
+    """Return the mean of members minus the mean of non-members: (b, m).
+
+    ``labels`` has shape (b or 1, s); ``times`` (b, s) is the number of times each subject counts.
+    """
     every = np.ones_like(labels) if times is None else times
     member = labels * every
     inside, seen = member.sum(axis=1, keepdims=True), member @ values

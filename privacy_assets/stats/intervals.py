@@ -1,18 +1,19 @@
-"""Intervals of proportions, rates held against each other, and trials that end when enough is shown."""
+"""Confidence intervals of proportions, and comparisons of distances and rates."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 CONFIDENCE = 0.95
-LEAK_CONFIDENCE = 0.995  # of the statistics on which a significant leak fails, so that false alarms are rare
+LEAK_CONFIDENCE = 0.995  # for statistics whose significant bound fails a release, so that false alarms are rare
 MDE_QUANTILE = 0.995
 
 
 def wilson(hits: float, n: float, confidence: float = CONFIDENCE) -> tuple[float, float, float]:
-    """Centre, low and high of Wilson's score interval of ``hits`` out of ``n``; NaN for n = 0."""
+    """Return center, low and high of Wilson's score interval of ``hits`` out of ``n``; NaN for n = 0."""
     if n == 0:
         return (np.nan, np.nan, np.nan)
     z = _normal(confidence)
@@ -22,27 +23,27 @@ def wilson(hits: float, n: float, confidence: float = CONFIDENCE) -> tuple[float
 
 
 def wilson_centre(hits: Any, n: Any, confidence: float = CONFIDENCE) -> np.ndarray:
-    """Centre of Wilson's interval, for arrays that fit together."""
+    """Return the center of Wilson's interval, for broadcastable arrays."""
     z = _normal(confidence)
     return np.asarray((hits + z * z / 2) / (n + z * z))
 
 
 def _normal(confidence: float) -> float:
-    from scipy import stats  # slow to import: only where a table is measured
+    from scipy import stats  # slow to import
 
     return float(stats.norm.ppf(0.5 + confidence / 2))
 
 
 def clopper_pearson(hits: float, n: float, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Exact two-sided interval of a proportion; (0, 1) for n = 0."""
+    """Return the exact two-sided interval of a proportion; (0, 1) for n = 0."""
     tail = (1 - confidence) / 2
     return float(exact_low(hits, n, tail)), float(exact_high(hits, n, tail))
 
 
 def exact_low(hits: Any, n: float, level: float) -> np.ndarray:
-    """The proportion under which ``hits`` and more out of ``n`` have the probability ``level``; 0 without a hit.
+    """Return the proportion p with P(``hits`` or more out of ``n``) = ``level``; 0 without hits.
 
-    ``hits`` is a number or an array, and need not be whole (Clopper and Pearson 1934).
+    ``hits`` is a number or an array, and need not be an integer (Clopper and Pearson 1934).
     """
     from scipy import stats
 
@@ -51,22 +52,99 @@ def exact_low(hits: Any, n: float, level: float) -> np.ndarray:
 
 
 def exact_high(hits: Any, n: float, level: float) -> np.ndarray:
-    """The same for ``hits`` and fewer; 1 where all are hits."""
+    """Return the proportion p with P(``hits`` or fewer out of ``n``) = ``level``; 1 if all are hits."""
     return 1 - exact_low(n - np.asarray(hits, dtype=np.float64), n, level)
 
 
 def ratio(distance: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """``distance / scale`` with 0/0 = 1 and x/0 = inf.
+    """Return ``distance / scale``, with 0/0 = 1 and x/0 = inf.
 
-    A row with a twin in the population that S holds too is as near to S as to the population: nothing suspicious.
+    0/0 is a row that occurs both in S and elsewhere in the population. It is equally near to both, which is not
+    suspicious.
     """
     safe = np.where(scale > 0, scale, 1)
     return np.where(scale > 0, distance / safe, np.where(distance > 0, np.inf, 1.0))
 
 
-def beyond(members: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Success on members beyond that on others, as a share of what these leave: (m - o) / (1 - o) (Giomi et al.).
+def excess_success(members: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Return the excess success on members, (m - o) / (1 - o) (Giomi et al.).
 
-    The plain difference where all attacks on others succeed: nothing is left.
+    Where o = 1, the difference m - o is returned.
     """
     return np.asarray((members - others) / np.where(others < 1, 1 - others, 1))
+
+
+_WAYS = 4  # number of candidates per scipy call, whose overhead dominates
+
+
+def leaked_subjects(people: np.ndarray, matched: np.ndarray, member: np.ndarray, confidence: float) -> np.ndarray:
+    """Estimate the leaked subjects among ``matched``: value, low, high and minimum detectable effect, float64 (4,).
+
+    ``people`` and ``matched`` are codes of distinct subjects, and ``matched`` is a subset of ``people``. ``member`` is
+    bool (s,). The result is exactly 0 if no subject matches, and NaN if all of ``people`` have the same label.
+    """
+    k, k_t, u, u_t = len(matched), int(member[matched].sum()), len(people), int(member[people].sum())
+    if k == 0:
+        return np.zeros(4)
+    return np.array(leaked(k, k_t, u, u_t, confidence)) if 0 < u_t < u else np.full(4, np.nan)
+
+
+def leaked(k: int, k_t: int, u: int, u_t: int, confidence: float) -> tuple[float, float, float, float]:
+    """Estimate the number L of leaked subjects among the ``k`` of ``u`` subjects that S matches.
+
+    ``k_t`` of the k and ``u_t`` of the u are members, with 0 < u_t < u and 1 <= k <= u. If S does not depend on
+    membership, k_t is hypergeometric(u, u_t, k). L = (k_t - k u_t / u) / (1 - u_t / u) is the number that only
+    membership explains. Below expectation it is negative, the number that only non-membership explains.
+
+    Returns:
+        Value, low and high (see :func:`leaked_interval`), and the minimum detectable effect: the 99.5 % quantile of the
+        conservative bound without a leak.
+    """
+    from scipy import stats  # slow to import
+
+    surplus = k_t * u - k * u_t
+    value = surplus / (u - u_t if surplus > 0 else u_t)
+    # Both ends increase with k_T, so its 0.25 % and 99.75 % quantiles under the null contain the conservative bound in
+    # 99.5 % of cases.
+    points = [int(stats.hypergeom.ppf(p, u, u_t, k)) for p in ((1 - MDE_QUANTILE) / 2, (1 + MDE_QUANTILE) / 2)]
+    low, high = leaked_interval(k, np.array([k_t, *points], dtype=np.int64), u, u_t, confidence)
+    return value, min(float(low[0]), value), max(float(high[0]), value), float(max(-low[1], high[2]))
+
+
+def leaked_interval(k: int, k_t: np.ndarray, u: int, u_t: int, confidence: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return the exact interval of L, the number of leaked members (negative: non-members) among the k matches.
+
+    L matches are members with certainty; the other k - L are a random draw from the remaining u - L subjects, of which
+    u_T - L are members (mirrored for L < 0). The ends are the smallest and largest L for which the tail probability of
+    k_T exceeds half of 1 - ``confidence``; both probabilities are monotone in L. ``k_t`` and both ends are int64 (c,).
+    """
+    from scipy import stats
+
+    level = (1 - confidence) / 2
+
+    def sizes(leaks: np.ndarray) -> tuple[np.ndarray, ...]:
+        members = np.maximum(leaks, 0)
+        return k_t[:, None] - members, u - abs(leaks), u_t - members, k - abs(leaks)
+
+    def reached(leaks: np.ndarray) -> np.ndarray:
+        seen, *rest = sizes(leaks)
+        return np.asarray(stats.hypergeom.sf(seen - 1, *rest) > level)
+
+    def kept(leaks: np.ndarray) -> np.ndarray:
+        return np.asarray(stats.hypergeom.cdf(*sizes(-leaks)) > level)
+
+    return _first_true(k_t - k, k_t, reached), -_first_true(-k_t, k - k_t, kept)
+
+
+def _first_true(low: np.ndarray, high: np.ndarray, holds: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Return the smallest integer in each low..high, int64 (c,), for which a monotone condition on (c, n) holds.
+
+    It must hold at ``high``.
+    """
+    while (low < high).any():
+        tried = low[:, None] + (high - low)[:, None] * np.arange(_WAYS) // _WAYS
+        first = np.column_stack([holds(tried), np.ones(len(low), dtype=bool)]).argmax(axis=1)[:, None]
+        ends = np.column_stack([low - 1, tried, high])
+        low, high = (np.take_along_axis(ends, first + step, axis=1)[:, 0] for step in (0, 1))
+        low = low + 1
+    return low

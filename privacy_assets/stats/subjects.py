@@ -1,4 +1,4 @@
-"""Subjects: whose rows they are, who of them is a member, and other sets of members that are as likely."""
+"""Subjects of rows, their membership labels, and random permutations and resamples of them."""
 
 from __future__ import annotations
 
@@ -9,17 +9,22 @@ from typing import Self
 
 import numpy as np
 
-SMALLEST_SIDE = 20  # people of train, and of holdout: of fewer, permuted labels tell next to nothing
-SETS = 64  # drawn at a time: the bits of a word
-_COIN_BITS = 6  # coins fall with a probability of whole 64ths
-_CELLS = 4_000_000  # labels of rows held at once
+MIN_SUBJECTS_PER_SIDE = (
+    20  # minimum number of subjects in train and in holdout; with fewer, permutations have almost no power
+)
+SETS = 64  # sets per draw: the bits of a word
+_COIN_BITS = 6  # coin probabilities are multiples of 1/64
+_CELLS = 4_000_000  # maximum number of row labels in memory
 
 
 @dataclass(frozen=True, eq=False)
 class Subjects:
-    """Whose rows: ``codes`` int64 (N,) into ``member`` bool (s,), which says who stands in train.
+    """Subjects of rows, and their labels.
 
-    Mostly those of T stacked on H. A subject may have no row among them: it has been left out, and counts as a label.
+    Attributes:
+        codes: Subject of each row, usually those of T stacked on H; int64 of shape (N,).
+        member: True for subjects in train, shape (s,). A subject may have no row if its rows were excluded; its label
+            still counts.
     """
 
     codes: np.ndarray
@@ -27,16 +32,16 @@ class Subjects:
 
     @classmethod
     def of(cls, codes: np.ndarray, n_train: int) -> Subjects:
-        """The subjects of rows of which the first ``n_train`` are T, with the codes 0..s-1 that they have."""
+        """Create the subjects of rows with codes 0..s-1, of which the first ``n_train`` rows are T."""
         member = np.zeros(int(codes.max(initial=-1)) + 1, dtype=bool)
         member[codes[:n_train]] = True
         return cls(codes, member)
 
     @classmethod
     def by_content(cls, codes: np.ndarray, n_train: int, row_ids: np.ndarray) -> Subjects:
-        """The same, numbered by their smallest row id, so that the order of rows does not steer what is drawn.
+        """Create the subjects numbered by their smallest row id, so that draws do not depend on the order of rows.
 
-        Of equal ones, who are alike, those outside of T come first.
+        Among subjects with equal ids, which have equal rows, non-members come first.
         """
         return cls.of(renumbered(codes, row_ids, cls.of(codes, n_train).member), n_train)
 
@@ -45,45 +50,45 @@ class Subjects:
 
     @cached_property
     def members(self) -> int:
-        """How many subjects stand in train."""
+        """Number of subjects in train."""
         return int(self.member.sum())
 
     @property
     def smallest_side(self) -> int:
-        """Subjects on the smaller side."""
+        """Number of subjects on the smaller side."""
         return min(self.members, len(self) - self.members)
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Rows, and subjects that have any."""
+        """Number of rows, and of subjects with rows."""
         return len(self.codes), np.unique(self.codes).size
 
     def side(self, member: bool) -> tuple[int, int]:
-        """Rows and subjects of the members, or of the others."""
+        """Return the numbers of rows and subjects of members, or of non-members."""
         codes = self.codes[self.member[self.codes] == member]
         return len(codes), np.unique(codes).size
 
     @property
     def block(self) -> int:
-        """How many labellings of all rows to hold at once."""
+        """Number of labelings of all rows to hold in memory."""
         return int(np.clip(_CELLS // max(len(self.codes), 1), 1, SETS))
 
     def totals(self, values: np.ndarray | None = None) -> np.ndarray:
-        """Number of rows of each subject, or the sum of their ``values`` (N,): (s,)."""
+        """Return the number of rows of each subject, or the sum of their ``values`` (N,): (s,)."""
         return np.bincount(self.codes, values, len(self))
 
     def take(self, rows: np.ndarray) -> Subjects:
-        """The rows at these positions (n,), or where bool (N,) is true; who has none of them is no subject any more."""
+        """Select rows by position (n,) or mask (N,); subjects without any selected row are removed."""
         some, codes = np.unique(self.codes[rows], return_inverse=True)
         return Subjects(codes, self.member[some])
 
     def relabelled(self, member: np.ndarray) -> Self:
-        """The same subjects with other members, bool (s,)."""
+        """Return the same subjects with other labels, bool (s,)."""
         return replace(self, member=member)
 
 
 def renumbered(codes: np.ndarray, row_ids: np.ndarray, ties: np.ndarray) -> np.ndarray:
-    """Codes (N,) in the order of the subjects' smallest row ids, then of ``ties`` (s,); twins keep their order."""
+    """Renumber codes (N,) by the subjects' smallest row ids, then ``ties`` (s,); equal subjects keep their order."""
     smallest = np.full(len(ties), np.iinfo(np.int64).max)
     np.minimum.at(smallest, codes, row_ids)
     place = np.empty(len(ties), dtype=np.int64)
@@ -92,29 +97,36 @@ def renumbered(codes: np.ndarray, row_ids: np.ndarray, ties: np.ndarray) -> np.n
 
 
 def order_by_content(codes: np.ndarray, row_ids: np.ndarray) -> np.ndarray:
-    """Recode subjects in the order of their smallest row id, then of their sum; twins keep their order, T first."""
+    """Renumber subjects by their smallest row id, then by the sum of their row ids; equal subjects keep their order."""
     return renumbered(codes, row_ids, np.bincount(codes, weights=row_ids))
 
 
 def permute_labels(
     member: np.ndarray,
-    permutations: int,
+    n_permutations: int,
     rng: np.random.Generator,
     statistic: Callable[[np.ndarray], np.ndarray],
     block: int = SETS,
     seen: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Draw the null law of a statistic by permuting the labels of subjects.
+    """Draw the null distribution of a statistic by permuting the labels of subjects.
 
-    ``member`` bool (s,) says which subjects stand in train. ``statistic`` maps float32 labels (b, s), or those of the
-    subjects ``seen`` alone, to (b, m). Returns float64 (permutations, m). Memory is bounded by ``block`` label vectors
-    at a time, 64 at most.
+    Args:
+        member: True for subjects in train, shape (s,).
+        n_permutations: Number of permutations.
+        rng: Generator of the draws.
+        statistic: Maps float32 labels (b, s), or (b, len(seen)), to (b, m).
+        block: Maximum number of label vectors in memory, at most 64.
+        seen: Subjects whose labels are passed to ``statistic``. None: all.
+
+    Returns:
+        float64 of shape (n_permutations, m).
     """
     parts = []
-    for start in range(0, permutations, SETS):
+    for start in range(0, n_permutations, SETS):
         sets = random_sets(len(member), int(member.sum()), rng)
         sets = sets.view(np.uint8).reshape(-1, 8)[slice(None) if seen is None else seen]
-        bits = np.unpackbits(sets, axis=1, count=min(SETS, permutations - start), bitorder="little").T
+        bits = np.unpackbits(sets, axis=1, count=min(SETS, n_permutations - start), bitorder="little").T
         for first in range(0, len(bits), block):
             labels = bits[first : first + block].astype(np.float32, order="C")
             parts.append(np.asarray(statistic(labels), dtype=np.float64))
@@ -122,12 +134,12 @@ def permute_labels(
 
 
 def random_sets(people: int, size: int, rng: np.random.Generator) -> np.ndarray:
-    """64 random sets of ``size`` of some people, every one as likely, little-endian uint64 (people,): a bit a set.
+    """Draw 64 uniform subsets of ``size`` subjects as little-endian uint64, shape (people,), one bit per subset.
 
-    Each person joins each set with almost the right probability, 64 coins a word; whom chance and rounding leave over
-    or short are drawn. People are alike in both steps, so all sets of the size stay as likely.
+    Each subject first joins each subset independently with a probability of about size / people; then random subjects
+    are added or removed. Both steps treat all subjects equally, so all subsets of this size remain equally likely.
     """
-    from privacy_assets.stats import _subject_kernels as kernels
+    from privacy_assets.stats import _kernels as kernels
 
     share = (size << _COIN_BITS) // max(people, 1)
     sets = np.zeros(people, dtype=np.uint64)
@@ -140,20 +152,20 @@ def random_sets(people: int, size: int, rng: np.random.Generator) -> np.ndarray:
 
 def resample_subjects(
     member: np.ndarray,
-    replicates: int,
+    n_bootstraps: int,
     rng: np.random.Generator,
     statistic: Callable[[np.ndarray, np.ndarray], np.ndarray],
     block: int = SETS,
 ) -> np.ndarray:
-    """A statistic (replicates, m) when the subjects of each side are resampled with replacement.
+    """Compute a statistic (n_bootstraps, m) on bootstrap samples of the subjects of each side.
 
-    ``statistic`` maps labels (1, s) and how often each subject was drawn, int64 (b, s), to (b, m).
+    ``statistic`` maps labels (1, s) and the number of times each subject was drawn, int64 (b, s), to (b, m).
     """
     sides = [np.flatnonzero(member == side) for side in (False, True)]
     labels = member.astype(np.float32)[None]
     parts = []
-    for start in range(0, replicates, block):
-        times = np.zeros((min(block, replicates - start), len(member)), dtype=np.int64)
+    for start in range(0, n_bootstraps, block):
+        times = np.zeros((min(block, n_bootstraps - start), len(member)), dtype=np.int64)
         for side in sides:
             drawn = rng.integers(0, len(side), (len(times), len(side)))
             for row, places in zip(times, drawn, strict=True):

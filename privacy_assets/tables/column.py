@@ -1,34 +1,36 @@
-"""One column of a table: codes or numbers, and nothing of pandas until somebody asks for a series.
+"""A column of a table as numpy codes or numbers; pandas series are created on request.
 
-Cells by kind: categorical and boolean int8 to int32 places in the sorted ``values`` of the column, missing -1; numeric
-float64, missing NaN; integer int64 and datetime int64 microseconds since 1970 (UTC), missing :data:`MISSING`.
+Cells by kind: categorical and boolean as int8 to int32 positions in the sorted ``values``, missing -1; numeric as
+float64, missing NaN; integer as int64 and datetime as int64 microseconds since 1970 (UTC), missing :data:`MISSING`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from privacy_assets.tables.memory_mapping import mapped, mapped_concatenate, mapped_empty, mapped_take
+from privacy_assets.tables.arrays import mapped, mapped_concatenate, mapped_empty, mapped_take
+from privacy_assets.tables.schema import Kind
 
-if TYPE_CHECKING:
-    from privacy_assets.tables.schema import Kind
-
-MISSING = int(np.iinfo(np.int64).min)  # a whole number or a time that is not there; no table can hold it as a value
+MISSING = int(np.iinfo(np.int64).min)  # a missing integer or time; not a valid value
 DAY = 86_400e6  # microseconds
 _TRUTH = (False, True)
 
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """``cells`` (n,) of a column, and of a category or boolean the sorted ``values`` that its cells are places of.
+    """A column.
 
-    ``values`` may hold some that no row has: the tables of one release share theirs, so that in a column equal cells
-    are equal values.
+    Attributes:
+        name: Name.
+        kind: Kind.
+        cells: Numbers, or positions in ``values``; shape (n,).
+        values: Sorted values of a category or boolean, else None. It may contain values that no row has: tables of one
+            release share it, so that equal cells are equal values.
     """
 
     name: str
@@ -38,7 +40,7 @@ class Column:
 
     @classmethod
     def of_codes(cls, name: str, kind: Kind, codes: np.ndarray, values: Sequence[Any] = _TRUTH) -> Column:
-        """A categorical or boolean column of places (n,) in its sorted ``values``; -1 is missing."""
+        """Create a categorical or boolean column of positions (n,) in its sorted ``values``; -1 is missing."""
         small = next(dtype for dtype in (np.int8, np.int16, np.int32) if len(values) <= np.iinfo(dtype).max)
         return cls(name, kind, mapped(codes.astype(small, copy=False)), tuple(values))
 
@@ -47,13 +49,13 @@ class Column:
 
     @property
     def missing(self) -> np.ndarray:
-        """Bool (n,): cells without a value."""
+        """True for cells without a value, shape (n,)."""
         if self.values is not None:
             return np.asarray(self.cells < 0)
         return np.isnan(self.cells) if self.kind == "numeric" else np.asarray(self.cells == MISSING)
 
     def floats(self) -> np.ndarray:
-        """Float64 (n,): numbers, dates in days since 1970, or codes; missing is NaN. Beyond 2**53 they are rounded."""
+        """Return numbers, dates in days since 1970, or codes as float64 (n,), missing as NaN; rounded beyond 2**53."""
         if self.kind == "numeric":
             return self.cells
         floats = self.cells.astype(np.float64)
@@ -61,48 +63,51 @@ class Column:
         return floats / DAY if self.kind == "datetime" else floats
 
     def present(self) -> Column:
-        """The cells that are not missing, in their order."""
+        """Return the non-missing cells in order."""
         missing = self.missing
         return self.take(~missing) if missing.any() else self
 
     def distinct(self) -> Column:
-        """The values that are there, each once, ascending."""
+        """Return the distinct non-missing values, ascending."""
         return replace(self, cells=np.unique(self.present().cells))
 
     def take(self, rows: np.ndarray | slice) -> Column:
-        """The cells at these positions, or where bool (n,) says so."""
+        """Select cells by position, slice or mask (n,)."""
         return replace(self, cells=mapped_take(self.cells, rows))
 
-    def at(self, places: np.ndarray) -> Column:
-        """The cells at these positions (n,); missing where a position is -1."""
+    def take_or_missing(self, rows: np.ndarray) -> Column:
+        """Select cells by position (n,); a position of -1 gives a missing cell."""
         nothing = -1 if self.values is not None else np.nan if self.kind == "numeric" else MISSING
-        return replace(self, cells=np.append(self.cells, np.array([nothing], dtype=self.cells.dtype))[places])
+        return replace(self, cells=np.append(self.cells, np.array([nothing], dtype=self.cells.dtype))[rows])
 
-    def places_in(self, values: Sequence[Any], *, unknown: int = -1, missing: int = -1) -> np.ndarray:
-        """Int32 (n,): the place among ``values`` of each cell of a category or boolean, and what else there is."""
+    def index_in(self, values: Sequence[Any], *, unknown: int = -1, missing: int = -1) -> np.ndarray:
+        """Return the position in ``values`` of each cell of a category or boolean, int32 (n,).
+
+        Other values map to ``unknown``, missing cells to ``missing``.
+        """
         place = {value: at for at, value in enumerate(values)}
         return looked_up([place.get(value, unknown) for value in self.values or ()], self.cells, missing)
 
     def where(self, keep: np.ndarray, other: Column) -> Column:
-        """Its own cells where ``keep`` (n,) says so, else those of ``other``, of as many rows."""
+        """Return this column's cells where ``keep`` (n,) is true, and those of ``other`` elsewhere."""
         first, second = of_one_vocabulary([self, other])
         return replace(first, cells=np.where(keep, first.cells, second.cells))
 
     def equals(self, other: Column) -> bool:
-        """True where both hold the same values in the same order; missing equals missing."""
+        """Return True if both contain the same values in the same order; missing equals missing."""
         first, second = of_one_vocabulary([self, other])
         return np.array_equal(first.cells, second.cells, equal_nan=self.kind == "numeric")
 
     def objects(self) -> list[Any]:
-        """The values (n,) as str, bool, float, int or Timestamp; None where missing."""
+        """Return the values (n,) as str, bool, float, int or Timestamp, missing as None."""
         if self.values is not None:
-            known = [*self.values, None]  # -1, missing, is the last
+            known = [*self.values, None]  # -1, missing, selects the last
             return [known[code] for code in self.cells.tolist()]
         values = self.series().tolist()
         return [None if gone else value for value, gone in zip(values, self.missing.tolist(), strict=True)]
 
     def series(self) -> pd.Series:
-        """The same as a pandas column: float64, Int64, object of str and None, boolean, or datetime64[us]."""
+        """Return a pandas column: float64, Int64, object of str and None, boolean, or datetime64[us]."""
         if self.kind == "categorical":
             texts = np.array([*(self.values or ()), None], dtype=object)[self.cells]
             return pd.Series(texts, name=self.name, dtype=object)
@@ -116,24 +121,24 @@ class Column:
 
 
 def of_one_vocabulary(columns: Sequence[Column]) -> list[Column]:
-    """The same column of several tables with the same ``values``, so that equal cells are equal values."""
+    """Convert a column of several tables to common ``values``, so that equal cells are equal values."""
     first = columns[0].values
     if first is None or all(column.values is first or column.values == first for column in columns):
         return [replace(column, values=first) for column in columns]
     every = tuple(sorted(set().union(*(column.values or () for column in columns))))
-    return [Column.of_codes(one.name, one.kind, one.places_in(every), every) for one in columns]
+    return [Column.of_codes(one.name, one.kind, one.index_in(every), every) for one in columns]
 
 
 def looked_up(places: Sequence[int], codes: np.ndarray, missing: int = -1) -> np.ndarray:
-    """``places[code]`` of each of the codes (n,), ``missing`` of a code of -1; int32."""
+    """Return ``places[code]`` of the codes (n,), and ``missing`` for -1; int32."""
     table = np.array([*places, missing], dtype=np.int32)
     out = mapped_empty(len(codes), np.int32)
-    np.take(table, codes, out=out, mode="wrap")  # -1 is the last
+    np.take(table, codes, out=out, mode="wrap")  # -1 selects the last
     return out
 
 
 def stacked(columns: Sequence[Column]) -> Column:
-    """The same column of several tables, one after the other."""
+    """Concatenate a column of several tables."""
     if len(columns) == 1:
         return columns[0]
     alike = of_one_vocabulary(columns)
@@ -141,15 +146,15 @@ def stacked(columns: Sequence[Column]) -> Column:
 
 
 def vocabulary(columns: Sequence[Column]) -> tuple[Any, ...]:
-    """The different values of the same column of several tables, ascending."""
+    """Return the distinct values of a column of several tables, ascending."""
     return tuple(stacked(columns).distinct().objects())
 
 
 def ranked(columns: Sequence[Column]) -> tuple[list[np.ndarray], Column]:
-    """Rank the values of the same column of several tables.
+    """Rank the values of a column of several tables.
 
-    Returns int64 ranks per table, missing -1, and the different values ascending: equal values have equal ranks, a
-    smaller one a smaller rank, and every rank stands in some row.
+    Returns int64 ranks per table, -1 for missing, and the distinct values, ascending. Equal values have equal ranks,
+    and every rank occurs.
     """
     whole = stacked(columns)
     missing, ends = whole.missing, np.cumsum([len(column) for column in columns])[:-1]
@@ -164,9 +169,9 @@ def ranked(columns: Sequence[Column]) -> tuple[list[np.ndarray], Column]:
 
 
 def row_ids(tables: Sequence[Mapping[str, Column]], names: Sequence[str]) -> list[np.ndarray]:
-    """Int64 ids of rows, equal exactly when two rows agree in every named column (missing equals missing).
+    """Return int64 ids of rows, equal if and only if two rows agree in all named columns (missing equals missing).
 
-    Ids count up from 0 and do not depend on the order of rows: they rank the rows lexicographically by column values.
+    Ids start at 0 and do not depend on the order of rows: they rank the rows lexicographically by column values.
     """
     lengths = [len(next(iter(table.values()))) if table else 0 for table in tables]
     ids = np.zeros(sum(lengths), dtype=np.int64)

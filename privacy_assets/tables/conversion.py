@@ -1,16 +1,16 @@
-"""Conversion of single pandas columns into :class:`~.column.Column` and back; :mod:`.table` applies it to tables."""
+"""Conversion between pandas columns and :class:`~.column.Column`."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from privacy_assets.errors import InputError
+from privacy_assets.tables.arrays import mapped_copy
 from privacy_assets.tables.column import MISSING, Column, looked_up
-from privacy_assets.tables.memory_mapping import mapped_copy
 from privacy_assets.tables.precision import (
     UNITS,
     Precision,
@@ -20,24 +20,29 @@ from privacy_assets.tables.precision import (
     unit_of,
     whole_decimals_of,
 )
+from privacy_assets.tables.schema import ColumnSchema, Kind
 
-if TYPE_CHECKING:
-    from privacy_assets.tables.schema import ColumnSchema, Kind
-
-_A = {"numeric": "a number", "integer": "a whole number", "boolean": "true or false", "datetime": "a date or time"}
+_A = {"numeric": "a number", "integer": "an integer", "boolean": "true or false", "datetime": "a date or time"}
 _WORDS = {"true": True, "false": False, 1: True, 0: False}
-# What pandas holds to the nanosecond: the generators compute with these, and the year 9999 means "no date".
+# Range of pandas nanosecond times, which the generators use. The year 9999 usually means "no date".
 _TIMES = np.array(["1678-01-01", "2261-12-31T23:59:59.999999"], dtype="datetime64[us]").view(np.int64).tolist()
-_YEARS = "a date lies outside of the years 1678 to 2261"
+_YEARS = "a date is outside of the years 1678 to 2261"
 _INFINITE = "a value is infinite", "replace it by a number or a missing value"
 _CONTAINERS = (bytes, bytearray, list, tuple, dict, set, frozenset, np.ndarray)
 
 
 def column_of(series: pd.Series, column: ColumnSchema, where: str, *, synthetic: bool = False) -> Column:
-    """A pandas column as one of the kind that ``column`` says; InputError names the first row that does not convert.
+    """Convert a pandas column to the kind of ``column``.
 
-    ``synthetic`` numbers and times are rounded to the precision of the column, which all real ones have: the digits
-    after that could carry anything.
+    Args:
+        series: Values.
+        column: Schema of the column.
+        where: Name of the table in messages.
+        synthetic: If True, numbers and times are rounded to the precision of the column, because additional digits
+            could encode information.
+
+    Raises:
+        InputError: If a value does not convert. Names the first such row.
     """
     series = series.reset_index(drop=True)
     if column.kind == "categorical":
@@ -55,22 +60,22 @@ def column_of(series: pd.Series, column: ColumnSchema, where: str, *, synthetic:
         cells = _whole(converted, column.name, where)
     else:
         cells = converted.to_numpy().view(np.int64)
-    found = Column(column.name, column.kind, mapped_copy(cells))  # what was given may change
+    found = Column(column.name, column.kind, mapped_copy(cells))  # a copy, because the caller's array may change
     check_cells(found, where)
     return rounded(found, column) if synthetic else found
 
 
 def check_cells(column: Column, where: str) -> None:
-    """InputError for a number that is infinite, and for a date outside of the years that there may be."""
+    """Raise InputError for infinite numbers and dates outside of the supported years."""
     if column.kind == "numeric":
         _refuse(np.isinf(column.cells), *_INFINITE, column.name, where)
     elif column.kind == "datetime":
         outside = ((column.cells < _TIMES[0]) | (column.cells > _TIMES[1])) & ~column.missing
-        _refuse(outside, _YEARS, "leave it empty where it stands for no date", column.name, where)
+        _refuse(outside, _YEARS, "leave it empty if it means that there is no date", column.name, where)
 
 
 def _refuse(wrong: np.ndarray, problem: str, fix: str, column: str, where: str) -> None:
-    """InputError that names the first row of those where ``wrong`` (n,) is true; nothing where none is."""
+    """Raise InputError with the first row where ``wrong`` (n,) is true, if any."""
     rows = np.flatnonzero(wrong)
     if len(rows):
         fix = f"{fix}; {len(rows)} rows are affected"
@@ -78,7 +83,7 @@ def _refuse(wrong: np.ndarray, problem: str, fix: str, column: str, where: str) 
 
 
 def precision_of(series: pd.Series, kind: Kind, dtype: str) -> Precision:
-    """The precision of a column as it was read: the coarsest at which each of its values stays itself in ``dtype``."""
+    """Return the precision of a column: the coarsest one that leaves every value unchanged in ``dtype``."""
     if kind == "datetime":
         return unit_of(_datetimes(series).dropna().astype("int64").to_numpy())
     if kind not in ("numeric", "integer"):
@@ -94,9 +99,9 @@ def precision_of(series: pd.Series, kind: Kind, dtype: str) -> Precision:
 
 
 def rounded(column: Column, schema: ColumnSchema) -> Column:
-    """A column at the precision that ``schema`` states: the nearest number or time of it, the even one of two.
+    """Round a column to the precision in ``schema``, half to even.
 
-    What is at that precision stays bit for bit what it is, but for -0.0, which becomes 0.0; what is missing stays so.
+    Values at this precision remain bit-identical, except that -0.0 becomes 0.0. Missing values are kept.
     """
     cells = column.cells
     if column.kind == "numeric":
@@ -105,7 +110,7 @@ def rounded(column: Column, schema: ColumnSchema) -> Column:
             values = round_decimals(values, schema.precision)
         with np.errstate(over="ignore"):
             short = values.astype(fine).astype(np.float64)
-        # What overflows a short float stays: that it does not fit is found by :func:`restored`.
+        # Values that overflow a short float are kept; :func:`restored` reports them.
         return replace(column, cells=np.where(np.isinf(short), values, short) + 0.0)
     step = 1
     if column.kind == "integer" and isinstance(schema.precision, int) and schema.precision < 0:
@@ -119,7 +124,7 @@ def rounded(column: Column, schema: ColumnSchema) -> Column:
 
 
 def _float_dtype(name: str) -> np.dtype[Any]:
-    """The short float that values of the dtype ``name`` are; else float64."""
+    """Return the short float dtype named ``name``, or float64."""
     dtype = pd.api.types.pandas_dtype(name)
     found: Any = getattr(dtype, "numpy_dtype", dtype)
     short = isinstance(found, np.dtype) and found.kind == "f" and found.itemsize < 8
@@ -127,9 +132,9 @@ def _float_dtype(name: str) -> np.dtype[Any]:
 
 
 def _texts(series: pd.Series, name: str, where: str) -> tuple[np.ndarray, list[str]]:
-    """Codes (n,) of each value's text, -1 where missing, and the different texts, sorted.
+    """Return codes (n,) of the strings of the values, -1 for missing, and the sorted distinct strings.
 
-    Whole floats read as whole numbers, since CSV and missing values turn codes into floats.
+    Integer-valued floats are formatted as integers, because CSV and missing values convert codes to floats.
     """
     dtype = series.dtype
     if isinstance(dtype, pd.CategoricalDtype):
@@ -146,7 +151,7 @@ def _texts(series: pd.Series, name: str, where: str) -> tuple[np.ndarray, list[s
         codes, different = pd.factorize(series)
     every = [_text(value) for value in pd.Series(different).astype(object)]
     seen = np.bincount(codes[codes >= 0], minlength=len(every)) > 0
-    # Different values can have one text, and a dtype texts that no row has.
+    # Different values can have the same string, and a dtype can contain unused ones.
     texts = sorted({text for text, there in zip(every, seen, strict=True) if there})
     place = {text: at for at, text in enumerate(texts)}
     return looked_up([place.get(text, -1) for text in every], codes), texts
@@ -175,7 +180,7 @@ def _booleans(series: pd.Series) -> pd.Series:
 
 
 def _truth(value: object) -> bool | None:
-    """True, 1, 1.0 and "true" in any case are true; likewise false; anything else is None."""
+    """Return True for True, 1, 1.0 and "true" in any case, False for the corresponding values, else None."""
     if isinstance(value, str):
         return _WORDS.get(value.lower())
     return _WORDS.get(value) if isinstance(value, (bool, np.bool_, int, float)) else None
@@ -186,7 +191,7 @@ def _numbers(series: pd.Series) -> pd.Series:
         series = series.astype(object)
     dtype = series.dtype
     if pd.api.types.is_object_dtype(dtype) or pd.api.types.is_string_dtype(dtype):
-        # Nullable: beside missing values whole numbers beyond 2**53 would otherwise lose their last digits.
+        # Nullable, because integers beyond 2**53 would lose digits in the presence of missing values.
         return pd.to_numeric(series, errors="coerce", dtype_backend="numpy_nullable")
     if pd.api.types.is_numeric_dtype(dtype) and not pd.api.types.is_complex_dtype(dtype):
         return series
@@ -194,23 +199,23 @@ def _numbers(series: pd.Series) -> pd.Series:
 
 
 def _whole(series: pd.Series, name: str, where: str) -> np.ndarray:
-    """Int64 cells of whole numbers that were read as any."""
+    """Convert numeric values to int64 cells."""
     values = series.to_numpy(dtype=np.float64, na_value=np.nan)
     _refuse(np.isinf(values), *_INFINITE, name, where)
     large = np.abs(values) >= 2**63
-    _refuse(large, "a whole number does not fit 64 bits", "declare the column as categorical", name, where)
+    _refuse(large, "an integer does not fit 64 bits", "declare the column as categorical", name, where)
     if not pd.api.types.is_integer_dtype(series.dtype):
         broken = ~np.isnan(values) & (values != np.round(values))
-        _refuse(broken, "a value is not a whole number", "round it, or declare the column as numeric", name, where)
+        _refuse(broken, "a value is not an integer", "round it, or declare the column as numeric", name, where)
         series = pd.Series(values)
     cells: np.ndarray = series.astype("Int64").to_numpy(np.int64, na_value=MISSING)
     return cells
 
 
 def restored(column: Column, schema: ColumnSchema) -> pd.Series:
-    """A column in the dtype of the private table; InputError when a value does not survive."""
+    """Convert a column to the dtype of the private table. Raises InputError if a value changes."""
     problem = f"a value does not fit the dtype {schema.dtype} of the private table"
-    fix = "make the generator keep to the range and form of the column"
+    fix = "keep the generator within the range and format of the column"
     misfit = InputError(problem, column=schema.name, fix=fix)
     try:
         out = _in_dtype(column.series(), schema.dtype)
@@ -238,6 +243,6 @@ def _in_dtype(series: pd.Series, name: str) -> pd.Series:
         return _booleans(series).astype(dtype)
     if pd.api.types.is_numeric_dtype(dtype):
         series = pd.to_numeric(series) if pd.api.types.is_object_dtype(series.dtype) else series
-        with np.errstate(over="ignore"):  # what overflows is found afterwards
+        with np.errstate(over="ignore"):  # overflow is detected below
             return series.astype(dtype)
     return series.astype(dtype)

@@ -1,6 +1,7 @@
-"""Numeric form of mixed tables for distances.
+"""Numeric encoding of mixed tables for distances.
 
-Squared distance of two rows = sum of squared differences of standardised numbers + number of mismatching categories.
+The squared distance of two rows is the sum of squared differences of standardized numbers plus the number of
+mismatching categories.
 """
 
 from __future__ import annotations
@@ -12,21 +13,101 @@ from typing import Any
 
 import numpy as np
 
-from privacy_assets.tables.column import vocabulary
-from privacy_assets.tables.memory_mapping import mapped_concatenate, mapped_empty, mapped_take
-from privacy_assets.tables.schema import TableSchema
+from privacy_assets.errors import InputError
+from privacy_assets.tables.arrays import mapped_concatenate, mapped_empty, mapped_take
+from privacy_assets.tables.column import MISSING, Column, looked_up, vocabulary
+from privacy_assets.tables.conversion import rounded
+from privacy_assets.tables.schema import ColumnSchema, TableSchema
 from privacy_assets.tables.table import Table
 
-_CLIP = 0.001  # share cut off on each side when scales are fitted: a single outlier must not flatten its column
-_FARTHEST = 1e15  # deviations from the mean; squares of more would leave float32
+
+@dataclass(frozen=True, eq=False)
+class MatrixCoding:
+    """Maps the columns of ``schema`` to the rows of a float64 matrix (F, n), in schema order.
+
+    Numbers, integers and datetimes (days since 1970) are stored as they are, missing as NaN. A category or boolean with
+    v ``values`` (sorted; None for a number) is stored as its position 0..v-1, missing as v, and an unknown value as v +
+    1. Integers beyond 2**53 lose their last digits.
+    """
+
+    schema: TableSchema
+    values: tuple[tuple[object, ...] | None, ...]
+
+    @classmethod
+    def fit(cls, tables: Sequence[Table], schema: TableSchema) -> MatrixCoding:
+        """Fit to the values of the ``tables``; the order of rows does not matter."""
+        coded = schema.of_kind("categorical", "boolean")
+        known = {name: vocabulary([table[name] for table in tables]) for name in coded}
+        return cls(schema, tuple(known.get(name) for name in schema.names))
+
+    @cached_property
+    def is_number(self) -> np.ndarray:
+        """True for columns whose cells are numbers, not codes; shape (F,)."""
+        return np.array([values is None for values in self.values], dtype=bool)
+
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """Number of codes of each category, including missing and unknown; 0 for numbers; int64 (F,)."""
+        return np.array([0 if values is None else len(values) + 2 for values in self.values], dtype=np.int64)
+
+    def code(self, table: Table) -> np.ndarray:
+        """Return the cells of a table with the columns of the schema, float64 (F, n), C order."""
+        cells = np.empty((len(self.values), len(table)))
+        for place, (column, values) in enumerate(zip(self.schema.columns, self.values, strict=True)):
+            own, known = table[column.name], len(values or ())
+            cells[place] = own.floats() if values is None else own.index_in(values, unknown=known + 1, missing=known)
+        return cells
+
+    def rounded(self, place: int, cells: np.ndarray) -> np.ndarray:
+        """Round cells (n,) of the number at ``place`` to the precision of its column."""
+        column = self.schema.columns[place]
+        return rounded(_column(column, None, cells), column).floats()
+
+    def plain_values(self) -> list[list[object] | None]:
+        """Return ``values`` as JSON-compatible lists for :meth:`of_plain`."""
+        return [None if values is None else list(values) for values in self.values]
+
+    @classmethod
+    def of_plain(cls, schema: TableSchema, plain: Sequence[Sequence[object] | None]) -> MatrixCoding:
+        """Create a coding from the output of :meth:`plain_values`."""
+        return cls(schema, tuple(None if values is None else tuple(values) for values in plain))
+
+    def table(self, cells: np.ndarray) -> Table:
+        """Convert cells to a table. Integers are rounded; unknown values become missing."""
+        columns = zip(self.schema.columns, self.values, cells, strict=True)
+        return Table.of_columns(self.schema, {c.name: _column(c, values, row) for c, values, row in columns})
+
+
+def _column(column: ColumnSchema, values: tuple[object, ...] | None, row: np.ndarray) -> Column:
+    if values is not None:
+        codes = np.where(row >= len(values), -1, row).astype(np.int64)
+        if column.kind == "boolean":  # a table may contain only one of the two values
+            codes = looked_up([int(bool(value)) for value in values], codes)
+            return Column.of_codes(column.name, column.kind, codes)
+        return Column.of_codes(column.name, column.kind, codes, values)
+    if column.kind == "numeric":
+        return Column(column.name, column.kind, np.array(row, dtype=np.float64))
+    missing = np.isnan(row)
+    with np.errstate(over="ignore"):
+        filled = np.where(missing, 0.0, row) * (86_400e6 if column.kind == "datetime" else 1)
+    if (large := np.abs(filled) >= 2**63).any():
+        problem, fix = "a value does not fit 64 bits", "keep the generator within the range of the column"
+        raise InputError(problem, column=column.name, row=int(large.argmax()), fix=fix)
+    return Column(column.name, column.kind, np.where(missing, MISSING, np.rint(filled).astype(np.int64)))
+
+
+_CLIP = 0.001  # share clipped on each side when scales are fitted, so that an outlier does not flatten its column
+_FARTHEST = 1e15  # maximum number of deviations from the mean; squares of larger values overflow float32
 
 
 @dataclass(frozen=True, eq=False)
 class EncodedTable:
-    """Encoded rows: ``numeric`` float32 (n, p) standardised, missing at 0; ``codes`` int32 (n, q) category codes.
+    """Encoded rows.
 
-    ``sizes`` int64 (q,) is the number of codes of each categorical column. Numbers that miss values bring one more code
-    column, their missing indicator.
+    Attributes:
+        numeric: Standardized numbers, missing at 0; float32 of shape (n, p).
+        codes: Missing indicators of numbers with missing values, then category codes; int32 of shape (n, q).
+        sizes: Number of codes of each column; int64 of shape (q,).
     """
 
     numeric: np.ndarray
@@ -38,9 +119,9 @@ class EncodedTable:
 
     @cached_property
     def dense(self) -> np.ndarray:
-        """Float32 (n, p + sum(sizes)): numbers beside one-hot columns over sqrt(2), so that a mismatch costs 1.
+        """Numbers and one-hot columns over sqrt(2), so that a mismatch costs 1; float32 (n, p + sum(sizes)).
 
-        A column of nearly unique texts makes it as wide as the table is long: see ``neighbours.nearest``.
+        With a column of nearly unique strings it is as wide as the table is long: see ``distances.nearest``.
         """
         starts = self.numeric.shape[1] + np.concatenate([[0], np.cumsum(self.sizes)]).astype(np.int64)
         out = np.zeros((len(self), int(starts[-1])), dtype=np.float32)
@@ -52,7 +133,7 @@ class EncodedTable:
 
     @classmethod
     def stack(cls, tables: Sequence[EncodedTable]) -> EncodedTable:
-        """Rows of one or more tables of one encoder, one table after the other."""
+        """Concatenate one or more tables of the same encoder."""
         numeric, codes = (
             mapped_concatenate([getattr(table, part) for table in tables]) for part in ("numeric", "codes")
         )
@@ -60,16 +141,16 @@ class EncodedTable:
 
     @classmethod
     def of_numbers(cls, matrix: np.ndarray) -> EncodedTable:
-        """A matrix (n, p) as a table without categories."""
+        """Create a table without categories from a matrix (n, p)."""
         empty = np.zeros((len(matrix), 0), dtype=np.int32)
         return cls(matrix.astype(np.float32, copy=False), empty, np.zeros(0, dtype=np.int64))
 
     def take(self, rows: np.ndarray | slice) -> EncodedTable:
-        """The given rows."""
+        """Select rows."""
         return EncodedTable(mapped_take(self.numeric, rows), mapped_take(self.codes, rows), self.sizes)
 
     def pick(self, columns: Sequence[int]) -> EncodedTable:
-        """The given encoded columns: ``numeric`` is numbered first, then ``codes``."""
+        """Select encoded columns, numbered with ``numeric`` first, then ``codes``."""
         places, numbers = np.asarray(columns, dtype=np.int64), self.numeric.shape[1]
         coded = places[places >= numbers] - numbers
         return EncodedTable(self.numeric[:, places[places < numbers]], self.codes[:, coded], self.sizes[coded])
@@ -90,23 +171,23 @@ class _Category:
 
 
 @dataclass(frozen=True)
-class Encoder:
-    """Scales and category codes fitted on all real rows together.
+class TabularEncoder:
+    """Scales and category codes fitted on all real rows.
 
-    Numbers, whole numbers and datetimes: minus mean, over standard deviation, both of the values clipped to the inner
-    99.8 %, so that one outlier does not flatten its column; missing -> 0 (the mean) and, where values are missing, an
-    indicator that counts as a category. Categories and booleans: one code a value, one for missing, one for all values
-    that no real row has. A constant column contributes nothing.
+    Numbers, integers and datetimes are standardized by mean and standard deviation of the values clipped to the inner
+    99.8 %, so that an outlier does not flatten its column. Missing becomes 0 (the mean) and, if there are missing
+    values, an indicator that counts as a category. Categories and booleans have one code per value, one for missing,
+    and one for all values that do not occur in real rows. A constant column contributes 0.
     """
 
     numbers: tuple[_Number, ...]
     categories: tuple[_Category, ...]
 
     @classmethod
-    def fit(cls, tables: Sequence[Table], schema: TableSchema, others: Sequence[Table] = ()) -> Encoder:
-        """Fit on the stacked ``tables``, in the columns of ``schema``; the order of rows and tables does not matter.
+    def fit(cls, tables: Sequence[Table], schema: TableSchema, others: Sequence[Table] = ()) -> TabularEncoder:
+        """Fit to the columns of ``schema`` in the stacked ``tables``; the order of rows and tables does not matter.
 
-        ``others`` will be encoded too and decide nothing but which numbers need a missing indicator.
+        ``others`` are tables to encode later; they only determine which numbers need a missing indicator.
         """
         numbers, categories = [], []
         for column in schema.columns:
@@ -121,7 +202,7 @@ class Encoder:
 
     @cached_property
     def places(self) -> dict[str, list[int]]:
-        """By column, its encoded columns, as :meth:`EncodedTable.pick` numbers them."""
+        """Encoded columns by column, numbered as in :meth:`EncodedTable.pick`."""
         found = {number.name: [place] for place, number in enumerate(self.numbers)}
         coded = [number.name for number in self.numbers if number.indicator] + [c.name for c in self.categories]
         for place, name in enumerate(coded, start=len(self.numbers)):
@@ -129,17 +210,17 @@ class Encoder:
         return found
 
     def to_json(self) -> dict[str, list[dict[str, Any]]]:
-        """Return plain values. They hold category values of the private table."""
+        """Return plain values, which include category values of the private table."""
         return {"numbers": list(map(asdict, self.numbers)), "categories": list(map(asdict, self.categories))}
 
     @classmethod
-    def from_json(cls, data: dict[str, list[dict[str, Any]]]) -> Encoder:
-        """Inverse of :meth:`to_json`."""
+    def from_json(cls, data: dict[str, list[dict[str, Any]]]) -> TabularEncoder:
+        """Create an encoder from the output of :meth:`to_json`."""
         categories = (_Category(item["name"], tuple(item["values"])) for item in data["categories"])
         return cls(tuple(_Number(**item) for item in data["numbers"]), tuple(categories))
 
     def transform(self, table: Table) -> EncodedTable:
-        """Encode a table that has the columns."""
+        """Encode a table with the fitted columns."""
         sizes = [2 for number in self.numbers if number.indicator]
         sizes += [len(category.values) + 2 for category in self.categories]
         numeric = mapped_empty((len(table), len(self.numbers)), np.float32)
@@ -157,7 +238,7 @@ class Encoder:
         for category in self.categories:
             known = len(category.values)
             column = table[category.name]
-            codes[:, next(coded)] = column.places_in(category.values, unknown=known, missing=known + 1)
+            codes[:, next(coded)] = column.index_in(category.values, unknown=known, missing=known + 1)
         return EncodedTable(numeric, codes, np.array(sizes, dtype=np.int64))
 
 
@@ -166,7 +247,7 @@ def _centre_and_scale(ordered: np.ndarray) -> tuple[float, float]:
         return (float(ordered[0]) if len(ordered) else 0.0), 0.0
     cut = max(1, int(_CLIP * len(ordered)))
     inner = np.clip(ordered, ordered[min(cut, len(ordered) - 1)], ordered[max(len(ordered) - 1 - cut, 0)])
-    if inner[0] >= inner[-1]:  # nearly constant: only the plain deviation is left
+    if inner[0] >= inner[-1]:  # nearly constant: use the unclipped standard deviation
         inner = ordered
-    size = np.abs(inner).max()  # at most 1 before squaring: values near the end of float64 do not overflow
+    size = np.abs(inner).max()  # avoids overflow of squares near the limits of float64
     return float((inner / size).mean() * size), float((inner / size).std() * size)

@@ -1,33 +1,50 @@
-"""Files of tables, found and looked at without the libraries that read them."""
+"""Finding the files of a table, without importing the libraries that read them."""
 
 from __future__ import annotations
 
+import codecs
+import csv
+import datetime as dt
 import glob
+import io
+from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
+from typing import BinaryIO
 
-from privacy_assets.errors import InputError, shown
-from privacy_assets.storage.files import is_path, not_a_file
-from privacy_assets.storage.objects import Location, ObjectPath, location
+import pyarrow as pa
+import pyarrow.compute as pc
 
-_NO_TABLES = "the folder holds no .parquet or .csv file"
+from privacy_assets.errors import InputError, is_transient, safe_repr
+from privacy_assets.infra.files import is_path, not_a_file
+from privacy_assets.infra.objects import Location, ObjectPath, location
+
+_NO_TABLES = "the folder contains no .parquet or .csv file"
 SUFFIXES = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv"}
 
 
 def table_files(path: str | Location) -> list[Location]:
-    """Files that ``path`` names: itself, or the sorted matches of a glob, or the table files of a folder.
+    """Return the files that ``path`` names: one file, the matches of a glob pattern, or the tables in a folder.
+    Pipes and devices are not opened, because that could block forever.
 
-    ``path`` may be a URL (``s3://bucket/patients/*.parquet``) of any file system that fsspec has a library for.
-    Raises InputError for anything else; a pipe or device is not opened, because that can wait for ever.
+    Args:
+        path: Path, or a URL such as ``s3://bucket/patients/*.parquet`` of any file system that fsspec supports.
+
+    Returns:
+        The sorted files.
+
+    Raises:
+        InputError: If ``path`` is not a path, does not exist or cannot be read, or a match is not a regular file.
     """
     place = location(path)
     if isinstance(place, Path) and not is_path(place):
         fix = "give a dataframe, or the path of a .parquet or .csv file"
-        raise InputError(f"a text of {len(str(place))} characters is no path of a table", fix=fix)
+        raise InputError(f"a string of {len(str(place))} characters is not the path of a table", fix=fix)
     try:
         return sorted(_objects(place) if isinstance(place, ObjectPath) else _on_disk(place))
     except OSError as error:
-        raise InputError(f"cannot be read ({error.strerror})", where=str(place), fix="check path and rights") from None
+        problem, fix = f"cannot be read ({error.strerror})", "check path and permissions"
+        raise InputError(problem, where=str(place), fix=fix, transient=is_transient(error)) from None
 
 
 def _objects(place: ObjectPath) -> list[Location]:
@@ -36,7 +53,7 @@ def _objects(place: ObjectPath) -> list[Location]:
     else:
         found = [place] if place.is_file() else [match for suffix in SUFFIXES for match in place.glob(f"*{suffix}")]
     if not found:
-        raise InputError("there is no such file", where=str(place), fix="check the URL")
+        raise InputError("no such file", where=str(place), fix="check the URL")
     return list(found)
 
 
@@ -56,14 +73,143 @@ def _on_disk(place: Path) -> list[Location]:
 
 
 def _instead(missing: Path) -> str:
-    """What there is in place of a file that is not: tables of a near name in its folder; empty for none."""
+    """Return advice for a missing file: its missing folder, or similarly named tables in the folder. Otherwise ""."""
     if missing.exists():
         return ""
     if not missing.parent.is_dir():
-        return f"check the path: there is no folder {shown(missing.parent)}"
+        return f"check the path: there is no folder {safe_repr(missing.parent)}"
     try:
         names = [file.name for file in missing.parent.iterdir() if file.suffix.lower() in SUFFIXES]
-    except OSError:  # a folder that may be entered, and not listed
+    except OSError:  # a folder without permission to list it
         return ""
     near = get_close_matches(missing.name, names, cutoff=0.7)
-    return f"check the path. Did you mean {' or '.join(map(shown, near))}?" if near else ""
+    return f"check the path. Did you mean {' or '.join(map(safe_repr, near))}?" if near else ""
+
+
+MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null")
+_WIDE = {codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE}
+_NO_HEADER = "give the file a first line with the names of the columns"
+_SIGNS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+_LONG = 19  # digits
+_FEWEST_NAMES = 3  # minimum number of names to be recognized as a sequence; two numbers always form one
+
+
+def csv_fault(stream: BinaryIO, where: str) -> InputError | None:
+    """Find the first line of ``stream`` that is not UTF-8 or whose number of fields differs from the header."""
+    stream.seek(0)
+    fault = _encoding_fault(stream, where)
+    if fault is None:
+        stream.seek(0)
+        fault = _shape_fault(stream, where)
+    return fault
+
+
+def _separator_fault(names: Sequence[str], where: str) -> InputError | None:
+    found = [word for sign, word in _SIGNS.items() if len(names) == 1 and sign in names[0]]
+    if not found:
+        return None
+    fix = "save it with commas between the columns, and with points in decimals"
+    return InputError(f"its columns are separated by {found[0]}", where=where, fix=fix)
+
+
+def _encoding_fault(stream: BinaryIO, where: str) -> InputError | None:
+    start, fix = 0, "save the file as UTF-8"
+    for number, line in enumerate(stream, start=1):
+        if number == 1 and line[:2] in _WIDE:
+            return InputError("it is UTF-16 text, not UTF-8", where=where, fix=fix)
+        try:
+            line.decode()
+        except UnicodeDecodeError as error:
+            at = start + error.start
+            return InputError(f"line {number} is not UTF-8 text (byte {at} of the file)", where=where, fix=fix)
+        start += len(line)
+    return None
+
+
+def _shape_fault(stream: BinaryIO, where: str) -> InputError | None:
+    """Find a record whose number of fields differs from the header, or an unclosed quote."""
+    text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
+    records = csv.reader(text, strict=True)
+    wanted, row, line = 0, -1, 1
+    try:
+        for fields in records:
+            if fields and not wanted:
+                wanted = len(fields)
+                if (fault := _separator_fault(fields, where)) is not None:
+                    return fault
+            elif fields:
+                row += 1
+                if len(fields) != wanted:
+                    problem = f"line {line} has {len(fields)} fields, and the header {wanted}"
+                    fix = "give every line as many fields as the header, and quote strings that contain commas"
+                    return InputError(problem, where=where, row=row, fix=fix)
+            line = records.line_num + 1
+    except csv.Error:
+        fix = "close every quote, and double quotes within a quoted string"
+        return InputError(f"the quotes of the record that begins in line {line} do not match", where=where, fix=fix)
+    finally:
+        text.detach()  # keep the stream open for its owner
+    return None
+
+
+def check_header(table: pa.Table, where: str) -> None:
+    """Raise InputError if the first line of a CSV file is a row, has duplicate names, or uses another separator.
+
+    Messages do not contain names. The first line is a row if its fields are numbers, dates, booleans and strings as in
+    the columns below, and no field is above a column of another type. Numbers that count up (years, positions) can be
+    names.
+    """
+    names = table.column_names
+    if (fault := _separator_fault(names, where)) is not None:
+        raise fault
+    repeated = [position for position, name in enumerate(names) if name in names[:position]]
+    if repeated:
+        first, second = names.index(names[repeated[0]]), repeated[0]
+        problem = f"line 1 gives columns {first} and {second} the same name"
+        raise InputError(problem, where=where, fix=f"rename one of them, or, if line 1 is a row, {_NO_HEADER}")
+    votes = [_vote(name, column) for name, column in zip(names, table.columns, strict=True)]
+    cells = votes.count("value") + votes.count("text")
+    if "name" in votes or not cells or _counts_up(names):
+        return
+    if "value" in votes or (cells >= 2 and 2 * cells > len(votes)):
+        raise InputError(f"line 1 looks like a row: {cells} of its fields fit into the columns", where=where,
+                         fix=f"{_NO_HEADER}, or rename these")  # fmt: skip
+
+
+def _vote(name: str, column: pa.ChunkedArray) -> str:
+    """Classify a name above its column: a "value" or "text" of it, a "name", or "" if undetermined."""
+    kind = column.type
+    if name in MISSING or pa.types.is_null(kind):
+        return ""
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return "value" if _is_number(name) else "name"
+    if pa.types.is_temporal(kind):
+        return "value" if _is_time(name) else "name"
+    if pa.types.is_boolean(kind):
+        return "value" if name.lower() in ("true", "false") else "name"
+    return "text" if pc.any(pc.equal(column, name)).as_py() else ""
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_time(text: str) -> bool:
+    for read in (dt.datetime.fromisoformat, dt.time.fromisoformat):
+        try:
+            read(text)
+        except ValueError:
+            continue
+        return True
+    return False
+
+
+def _counts_up(names: Sequence[str]) -> bool:
+    numbers = [int(name) for name in names if name.isascii() and name.isdecimal() and len(name) < _LONG]
+    steps = {after - before for before, after in zip(numbers, numbers[1:], strict=False)}
+    only = len(numbers) == sum(map(bool, names))
+    return only and len(numbers) >= _FEWEST_NAMES and len(steps) == 1 and min(steps) > 0

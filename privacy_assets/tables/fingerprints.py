@@ -1,4 +1,4 @@
-"""Fingerprints: of a table's content whatever the order of its rows, and of a file's bytes."""
+"""Fingerprints of table contents, independent of row order, and of files."""
 
 from __future__ import annotations
 
@@ -13,21 +13,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from privacy_assets.storage.objects import Location, location
+from privacy_assets.infra.objects import Location, location
 from privacy_assets.tables.column import Column, ranked
 
-_MISSING = frozenset(("", "na", "n/a", "nan", "nat", "none", "null", "<na>"))  # what a CSV file makes missing
+_MISSING = frozenset(("", "na", "n/a", "nan", "nat", "none", "null", "<na>"))  # strings read as missing from CSV files
 _TRUTH = {"true": "1", "false": "0"}
-_AT_ONCE = 8  # columns whose cells are held at a time
+_AT_ONCE = 8  # columns processed together
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:?\d\d)?")
 
 
 def content_fingerprint(columns: Mapping[str, Column], rows: int) -> str:
-    """SHA-256 (hex) of a table's content: column names, and rows as a multiset.
+    """Return the SHA-256 (hex) of a table's content: column names, and rows as a multiset.
 
-    The order of rows and of columns does not matter, nor does the file format the table came from. What is hashed are
-    the values of each column and, sorted, the rows as places of their values; two tables share it only when they hold
-    the same rows.
+    It does not depend on the order of rows and columns or on the file format. The hash covers the values of each column
+    and the sorted rows as positions of these values. Two tables have the same hash only if they contain the same rows.
     """
     coded = {}
     for name, column in columns.items():
@@ -37,10 +36,10 @@ def content_fingerprint(columns: Mapping[str, Column], rows: int) -> str:
 
 
 def lasting_fingerprint(frame: pd.DataFrame) -> str:
-    """Like :func:`content_fingerprint`, of any frame, and blind to how its values are stored.
+    """Return a fingerprint like :func:`content_fingerprint` that ignores how values are stored.
 
-    1, 1.0, "1" and True are one value, and so are a moment and its ISO text, or an empty text and a missing value: rows
-    keep their fingerprint when a column changes its kind or dtype, or the file its format.
+    1, 1.0, "1" and True are the same value, as are a time and its ISO string, or an empty string and a missing value.
+    Rows therefore keep their fingerprint if a column changes its kind or dtype, or the file its format.
     """
     coded = {name: pd.factorize(frame[name]) for name in frame.columns}
     spelled = {name: (codes, [_lasting_bytes(value) for value in values]) for name, (codes, values) in coded.items()}
@@ -48,10 +47,10 @@ def lasting_fingerprint(frame: pd.DataFrame) -> str:
 
 
 def keyed_order(frame: pd.DataFrame, key: bytes) -> np.ndarray:
-    """Places of the rows, int64 (n,), in an order that only their content and ``key`` decide.
+    """Return positions of the rows, int64 (n,), in an order determined only by their content and ``key``.
 
-    A row stands by its HMAC-SHA256, equal rows by that of their number. Whoever does not know the key can neither
-    foretell the order nor read anything from it, and the same rows come in the same order however they came before.
+    Rows are sorted by their HMAC-SHA256, equal rows by their occurrence number. Without the key the order can neither
+    be predicted nor reveal information. The input order does not matter.
     """
     contents, names = [b""] * len(frame), list(frame.columns)
     for start in range(0, len(names), _AT_ONCE):
@@ -65,23 +64,23 @@ def keyed_order(frame: pd.DataFrame, key: bytes) -> np.ndarray:
 
 
 def _cells(series: pd.Series) -> list[bytes]:
-    """Bytes of each value that tell where they end; of a missing one, those of nothing."""
+    """Return length-prefixed bytes of each value; missing values are empty."""
     codes, uniques = pd.factorize(series)
     cells = [len(value).to_bytes(8, "big") + value for value in [*_spelled(uniques), b""]]
     return [cells[code] for code in codes.tolist()]
 
 
 def cells_fingerprint(cells: np.ndarray, *facts: Any) -> str:
-    """SHA-256 (hex) of coded cells as they stand, order of rows included, and of facts that JSON can hold."""
+    """Return the SHA-256 (hex) of coded cells, including the order of rows, and of JSON-compatible facts."""
     digest = hashlib.sha256(json.dumps([*facts, cells.shape], sort_keys=True, default=repr).encode())
     digest.update(np.ascontiguousarray(cells).data)
     return digest.hexdigest()
 
 
 def _fingerprint(columns: Mapping[str, tuple[np.ndarray, Sequence[bytes | None]]], rows: int) -> str:
-    """Of each column codes (rows,), -1 missing, and the bytes of the value of each code, None for one that is missing.
+    """Hash columns given as codes (rows,), -1 for missing, and the bytes of each code's value (None: missing).
 
-    Different values may have the same bytes, and then are one.
+    Values with the same bytes count as equal.
     """
     names = sorted(columns)
     places = np.empty((rows, len(names)), dtype=">u4")
@@ -92,7 +91,7 @@ def _fingerprint(columns: Mapping[str, tuple[np.ndarray, Sequence[bytes | None]]
         place = {value: at for at, value in enumerate(known)} | {None: len(known)}
         places[:, position] = np.array([place[value] for value in [*spelled, None]], dtype=np.uint32)[codes]
         outer.update(_framed([name.encode()]) + _framed(known))
-    if names:  # all rows of a table without columns are alike
+    if names:  # without columns all rows are equal
         places.view(f"V{4 * len(names)}").sort(axis=0)
     outer.update(rows.to_bytes(8, "big"))
     outer.update(places.data)
@@ -100,29 +99,32 @@ def _fingerprint(columns: Mapping[str, tuple[np.ndarray, Sequence[bytes | None]]
 
 
 def _framed(parts: Sequence[bytes]) -> bytes:
-    """Bytes from which the parts can be told: how many they are, how long each is, and then all of them."""
+    """Return an unambiguous concatenation: the number of parts, their lengths, and the parts."""
     lengths = np.array([len(parts), *map(len, parts)], dtype=">u8")
     return lengths.tobytes() + b"".join(parts)
 
 
 def file_fingerprint(path: str | Location) -> str:
-    """SHA-256 (hex) of a file's bytes."""
+    """Return the SHA-256 (hex) of a file."""
     with location(path).open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def keyed(fingerprint: str, key: bytes) -> str:
-    """HMAC-SHA256 (hex) of a fingerprint, the only form in which a private table's may leave the machine."""
+def keyed_fingerprint(fingerprint: str, key: bytes) -> str:
+    """Return the HMAC-SHA256 (hex) of a fingerprint.
+
+    Fingerprints of private tables may be published only in this form.
+    """
     return hmac.new(key, fingerprint.encode(), hashlib.sha256).hexdigest()
 
 
-def derived(secret: bytes, purpose: str) -> bytes:
-    """A key for one purpose (32 bytes), derived from ``secret``."""
+def derive_key(secret: bytes, purpose: str) -> bytes:
+    """Derive a key (32 bytes) for one purpose from ``secret``."""
     return hmac.new(secret, purpose.encode(), hashlib.sha256).digest()
 
 
 def _spelled(values: Any) -> list[bytes]:
-    """:func:`value_bytes` of each of some values, quicker for numbers."""
+    """Apply :func:`value_bytes` to values, with a fast path for numbers."""
     if pd.api.types.is_integer_dtype(values.dtype):
         return [b"i" + text for text in np.asarray(values).astype("S").tolist()]
     if pd.api.types.is_float_dtype(values.dtype):
@@ -132,7 +134,7 @@ def _spelled(values: Any) -> list[bytes]:
 
 
 def value_bytes(value: object) -> bytes:
-    """Bytes of one value, distinct for distinct values of a column; 1 and 1.0 and True agree only within their kind."""
+    """Return bytes of a value, distinct for distinct values of a column; 1, 1.0 and True differ."""
     if isinstance(value, (bool, np.bool_)):
         return b"b1" if value else b"b0"
     if isinstance(value, pd.Timestamp):
@@ -155,7 +157,7 @@ def _lasting_bytes(value: object) -> bytes | None:
 
 
 def _moment(text: str) -> str:
-    """The one spelling of a date and time, in UTC when it has an offset; every other text as it is."""
+    """Normalize a date and time, to UTC if it has an offset; other strings are unchanged."""
     if not _MOMENT.fullmatch(text):
         return text
     try:

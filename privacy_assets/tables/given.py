@@ -1,4 +1,4 @@
-"""Tables as they are given: files, folders and globs, the dataframes of any library that narwhals knows, or Arrow."""
+"""Conversion of user-supplied tables: files, folders, globs, dataframes supported by narwhals, and Arrow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pandas as pd
 import pyarrow as pa
 
 from privacy_assets.errors import InputError
-from privacy_assets.storage.objects import ObjectPath
+from privacy_assets.infra.objects import ObjectPath
+from privacy_assets.tables.names import renamed
 from privacy_assets.tables.reading import frame_of
 from privacy_assets.tables.stored import StoredTable, open_table
 
@@ -18,7 +19,7 @@ _STREAM = "__arrow_c_stream__"
 
 
 def load(table: Any, where: str = "table") -> pd.DataFrame | StoredTable:
-    """A dataframe of any library as one of pandas, or the table of a file, folder or glob; InputError for else.
+    """Load a dataframe, or the table of a file, folder or glob. Raises InputError for other objects.
 
     See :func:`given_frame` and :func:`~.stored.open_table`.
     """
@@ -26,28 +27,31 @@ def load(table: Any, where: str = "table") -> pd.DataFrame | StoredTable:
 
 
 def given_frame(table: object, *, where: str) -> pd.DataFrame:
-    """``table`` as a pandas frame: itself, or what it hands over through Arrow; a lazy one is computed.
+    """Convert a dataframe to pandas, through Arrow unless it is a pandas frame; lazy frames are computed.
 
-    The columns are what the same table in a Parquet file would give. InputError naming ``where`` for anything that is
-    no dataframe, or that cannot be read; what its library says of that is not told, because it can quote cells.
+    The columns equal those read from a Parquet file of the table, with names in Unicode form NFC.
+
+    Raises:
+        InputError: If the object is not a dataframe or cannot be read. Names ``where`` and omits the library's message,
+            which may contain cell values.
     """
     if isinstance(table, pd.DataFrame):
-        return table
+        return renamed(table, where)
     fix = "give a dataframe (pandas, polars, DuckDB, Arrow ...) or the path of a .parquet or .csv file"
     try:
         arrow = _arrow(table)
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # noqa: BLE001 (any library; a panic of one written in Rust is no Exception)
+    except BaseException as error:  # noqa: BLE001 (any library; Rust panics do not derive from Exception)
         problem = f"the {type(table).__name__} cannot be read ({type(error).__name__})"
-        InputError(problem, where=where, fix=fix).raise_alone()
+        InputError(problem, where=where, fix=fix).raise_without_context()
     if arrow is None:
         raise InputError(f"it is a {type(table).__name__}, not a table", where=where, fix=fix)
-    return frame_of(arrow, where, "a table")
+    return renamed(frame_of(arrow, where, "a table"), where)
 
 
 def _arrow(table: Any) -> pa.Table | None:
-    import narwhals.stable.v2 as nw  # only where a table is not of pandas
+    import narwhals.stable.v2 as nw  # imported lazily, for other libraries than pandas
 
     known = nw.from_native(nw.to_native(table, pass_through=True), pass_through=True)
     if isinstance(known, nw.LazyFrame):

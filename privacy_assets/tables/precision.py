@@ -1,6 +1,6 @@
-"""The precision of a column: how fine the steps are in which its numbers and times stand, and rounding to them.
+"""The precision of a column, and rounding to it.
 
-Whatever is finer than the private column says nothing about it, but can carry something else.
+Digits beyond the precision of the private column carry no information about it, but could encode other information.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-Precision = int | str | None  # decimals of a number, the unit of a time, None: as fine as its dtype
+Precision = int | str | None  # decimals of a number, unit of a time, or None: as fine as the dtype
 
 UNITS: Mapping[str, int] = {  # microseconds
     "day": 86_400_000_000,
@@ -21,15 +21,15 @@ UNITS: Mapping[str, int] = {  # microseconds
     "microsecond": 1,
 }
 _MOST_DECIMALS = 15
-_EXACT = 2.0**51  # below, scaling a number of so many decimals gives the whole number that it is
+_EXACT = 2.0**51  # below this, scaling a number by its decimals gives the exact integer
 _LARGEST = np.iinfo(np.int64).max
 
 
 def decimals_of(values: np.ndarray, dtype: Any = np.float64) -> int | None:
-    """Fewest decimals that hold every one of the finite floats (n,), or None where more than fifteen are needed.
+    """Return the smallest number of decimals that represents all finite floats (n,), or None if above fifteen.
 
-    Multiples of 10, 100, ... have -1, -2, ... decimals, unless all are 0. What holds a value is that it stays itself in
-    ``dtype``: 0.1 as a float32 has one decimal, though as a float64 it has many.
+    Multiples of 10, 100, ... have -1, -2, ... decimals, unless all are 0. A value is represented if it is unchanged in
+    ``dtype``: 0.1 as float32 has one decimal, although as float64 it has many.
     """
     values, fine = np.asarray(values, dtype=np.float64), np.dtype(dtype)
     if not np.any(values):
@@ -51,7 +51,7 @@ def _unchanged(values: np.ndarray, decimals: int, dtype: np.dtype[Any]) -> np.nd
 
 
 def whole_decimals_of(values: np.ndarray) -> int:
-    """:func:`decimals_of` of whole numbers int64 (n,): 0, or less where all are multiples of 10, 100, ..."""
+    """Return :func:`decimals_of` of integers int64 (n,): 0, or negative if all are multiples of 10, 100, ..."""
     divisor, decimals = abs(int(np.gcd.reduce(values))) if len(values) else 0, 0
     while divisor and divisor % 10 == 0:
         divisor, decimals = divisor // 10, decimals - 1
@@ -59,16 +59,16 @@ def whole_decimals_of(values: np.ndarray) -> int:
 
 
 def unit_of(micros: np.ndarray) -> str:
-    """The largest of the units of which every time int64 (n,), in microseconds since 1970, is a multiple."""
+    """Return the largest unit of which all times int64 (n,), in microseconds since 1970, are multiples."""
     divisor = int(np.gcd.reduce(micros)) if len(micros) else 0
     return next(unit for unit, step in UNITS.items() if divisor % step == 0)
 
 
 def round_decimals(values: np.ndarray, decimals: int, dtype: Any = np.float64) -> np.ndarray:
-    """Floats (n,) at the nearest number of so many decimals, in ``dtype``; of two that are as near, the even one.
+    """Round floats (n,) to ``decimals`` decimal places, half to even, in ``dtype``.
 
-    What is nearest is seen after scaling in float64, as numpy does. A float that already has no more decimals stays
-    what it is, and so does one so large that floats beside it are hardly closer than such numbers are.
+    Rounding follows scaling in float64, as in numpy. Floats with no more decimals are unchanged, as are floats so large
+    that their spacing is close to the rounding step.
     """
     scale = 10.0 ** abs(decimals)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -79,7 +79,7 @@ def round_decimals(values: np.ndarray, decimals: int, dtype: Any = np.float64) -
 
 
 def round_to_multiple(values: np.ndarray, step: int) -> np.ndarray:
-    """Whole numbers int64 (n,) at the nearest multiple of ``step``, of two that are as near the even one; exact."""
+    """Round integers int64 (n,) to the nearest multiple of ``step``, half to even; exact."""
     below, rest = np.divmod(values, step)
     up = (rest > step - rest) | ((rest == step - rest) & (below % 2 == 1))
     largest = _LARGEST // step

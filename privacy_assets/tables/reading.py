@@ -1,4 +1,4 @@
-"""Reading tables from Parquet and CSV files and globs, through pyarrow."""
+"""Reading of tables from Parquet and CSV files and globs, by pyarrow."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from privacy_assets.errors import InputError, shown
-from privacy_assets.storage.objects import Location, ObjectPath, location
-from privacy_assets.tables.csv_faults import MISSING, check_header, csv_fault
-from privacy_assets.tables.files import SUFFIXES, table_files
+from privacy_assets.errors import InputError, is_transient, safe_repr
+from privacy_assets.infra.objects import Location, ObjectPath, location
+from privacy_assets.tables.files import MISSING, SUFFIXES, check_header, csv_fault, table_files
+from privacy_assets.tables.names import renamed
 from privacy_assets.tables.schema import check_frame, check_same_columns
 
 SAME_COLUMNS = "give all files of a glob the same columns"
 
 
 def read_table(path: str | Location) -> pd.DataFrame:
-    """Read a Parquet or CSV file, or several with the same columns, as one frame with a fresh index.
+    """Read a Parquet or CSV file, or several with the same columns, as one frame with a new index.
 
-    CSV: header line, UTF-8, empty fields, NA, NaN and null are missing, types inferred per file. Parquet: an index that
-    pandas stored under a name is a column. Raises InputError naming the file.
+    CSV: header line, UTF-8; empty fields, NA, NaN and null are missing; types are inferred per file. Parquet: a named
+    index stored by pandas becomes a column. Names of columns are converted to Unicode form NFC. Raises InputError
+    naming the file.
     """
     place = location(path)
     frames = [(file, _read_file(file)) for file in table_files(place)]
@@ -36,18 +37,18 @@ def read_table(path: str | Location) -> pd.DataFrame:
 
 
 def kind_of(file: Location) -> str:
-    """Kind of a file, "parquet" or "csv"; InputError for another file, or an empty one."""
+    """Return the kind of a file, "parquet" or "csv". Raises InputError for other or empty files."""
     kind = SUFFIXES.get(file.suffix.lower())
     size = file.version()[0] if isinstance(file, ObjectPath) else file.stat().st_size
     if size == 0:
         raise InputError("the file is empty", where=str(file), fix="give a file with a header and rows")
     if kind is None:
-        raise InputError(f"unknown file type {shown(file.suffix)}", where=str(file), fix="give .parquet or .csv")
+        raise InputError(f"unknown file type {safe_repr(file.suffix)}", where=str(file), fix="give .parquet or .csv")
     return kind
 
 
 def unreadable(kind: str, where: str, error: Exception) -> InputError:
-    """What to raise for a parser's error: its own message can quote cells of the private table."""
+    """Return the error for a parser failure, without the parser's message, which can quote cells."""
     return InputError(f"cannot be read as {kind} ({type(error).__name__})", where=where)
 
 
@@ -58,28 +59,30 @@ def _read_file(file: Location) -> pd.DataFrame:
     try:
         stream = file.open("rb")
     except OSError as error:
-        raise unreadable(kind, str(file), error) from None
+        unread = unreadable(kind, str(file), error)
+        unread.transient = is_transient(error)
+        raise unread from None
     with stream:
         return parse_table(stream, kind, where=str(file))
 
 
 def parse_table(source: Path | BinaryIO, kind: str, *, where: str) -> pd.DataFrame:
-    """Parse one file, or a stream of its bytes, of ``kind`` "parquet" or "csv"; InputError naming ``where``."""
+    """Parse a file or stream of ``kind`` "parquet" or "csv". Raises InputError naming ``where``."""
     try:
         if kind == "parquet":
-            return frame_of(pa.parquet.ParquetFile(source).read(), where, kind)
+            return renamed(frame_of(pa.parquet.ParquetFile(source).read(), where, kind), where)
         options = pa.csv.ConvertOptions(strings_can_be_null=True, null_values=list(MISSING))
         table = pa.csv.read_csv(source, convert_options=options)
-        # What is no UTF-8 is found late: cells of it become bytes, and a name is decoded when it is asked for.
+        # Invalid UTF-8 is detected late: its cells become bytes, and names are decoded on access.
         clean = bool(table.column_names) and not any(map(pa.types.is_binary, table.schema.types))
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         fault = None if kind == "parquet" else _second_look(source, where)
-        (fault or unreadable(kind, where, error)).raise_alone()
+        (fault or unreadable(kind, where, error)).raise_without_context()
     fault = None if clean else _second_look(source, where)
     if fault is not None:
         raise fault
     check_header(table, where)
-    return frame_of(table, where, kind)
+    return renamed(frame_of(table, where, kind), where)
 
 
 def _second_look(source: Path | BinaryIO, where: str) -> InputError | None:
@@ -93,14 +96,14 @@ def _second_look(source: Path | BinaryIO, where: str) -> InputError | None:
 
 
 def frame_of(table: pa.Table, where: str, kind: str = "parquet") -> pd.DataFrame:
-    """An Arrow table as a frame; an index that pandas stored under a name is a column. InputError naming ``where``."""
+    """Convert an Arrow table to a frame; a named index stored by pandas becomes a column. Raises InputError."""
     repeated = [name for name in table.column_names if table.column_names.count(name) > 1]
     if repeated:
-        problem = f"the name of column {table.column_names.index(repeated[0])} stands twice"
+        problem = f"the name of column {table.column_names.index(repeated[0])} occurs twice"
         raise InputError(problem, where=where, fix="rename one of the columns")
     try:
         frame: pd.DataFrame = table.to_pandas(date_as_object=False)
     except (pa.ArrowException, ValueError, OverflowError) as error:
-        unreadable(kind, where, error).raise_alone()
+        unreadable(kind, where, error).raise_without_context()
     stored = [name for name in frame.index.names if name is not None]
     return frame.reset_index(level=stored) if stored else frame

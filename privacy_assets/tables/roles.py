@@ -1,110 +1,292 @@
-"""The role of a column: what may stand in it when the table is published (docs/columns.md).
+"""Column roles: which values a column may contain when the table is published (docs/columns.md).
 
-*Closed* columns (categories, booleans, numbers of few values) hold values of the real tables or of a declared domain
-and nothing else. *Numbers* and *dates* may be new. *Open* columns (identifiers, free text, near-unique codes, direct
-identifiers) hold what belongs to one person: every value that a generator copies from them is that person's, so that
-they are refused. In *generated* columns, which somebody declared with a reason, new values are allowed.
+*Closed* columns (categories, booleans, numbers with few distinct values) contain only values of the real tables or
+declared allowed values. *Numbers* and *dates* may be new. *Open* columns (identifiers, free text, nearly unique codes,
+direct identifiers) are rejected, because each of their values belongs to one person, whom a copied value discloses. New
+values are allowed in *generated* columns, which are declared with a reason.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import yaml
 from pandas.api.types import is_datetime64_any_dtype, is_float_dtype
 
 from privacy_assets.errors import ConfigError, InputError, near_name
 from privacy_assets.tables.column import Column, of_one_vocabulary, ranked, stacked
 from privacy_assets.tables.conversion import column_of
-from privacy_assets.tables.identifiers import identifier_in
+from privacy_assets.tables.names import as_named
 from privacy_assets.tables.schema import ColumnSchema, Kind, Role, TableSchema, option_text
 from privacy_assets.tables.table import Table
 
-FEW_VALUES = 20  # a number with at most so many values, each in so many rows on average, is closed
-_ALONE = 0.5  # share of rows whose value no second person has: from here on a column is near-unique
-_SOME = 20  # so many people at least, before anything is said of them; a value that so many share is frequent
-_MANY_VALUES, _FEW_HOLDERS = 100, 5.0  # so many values, with fewer people each than this, and none of them frequent
-_LOOKED_AT, _MOST = 5000, 0.9  # different texts that are read, and how many of them must be of a kind
-_LONG = 40  # characters: of such a length are notes, not categories
-_DIGITS = 6  # whole numbers that all have so many digits, or more, read as codes
-_LONG_KEY, _SAME_LENGTH = 8, 0.8  # so do longer ones of which most are as long: leading zeros are gone from every tenth
-_FILLER = 0.2  # share of rows: a text that so many have says that there is nothing ("none", "unknown")
-_TOO_EVEN = -5.0  # deviations: no measure of independent people repeats its values so much less than chance
+SHARE = 0.2  # minimum share of rows with the form of a phone or card number
+_CHECKED_VALUES, _LONGEST = 5000, 500  # maximum number of distinct values tested, and of characters of each
+_PHONE = re.compile(r"(\+|00)\d[\d ()./-]{6,20}|[(]?0\d+[ ()/-][\d ()/-]{5,18}|[(]?\d{3}[)]?[ .-]\d{3}[ .-]\d{4}")
+_CARD = re.compile(r"\d([ -]?\d){12,18}")
+
+# RE2, which pyarrow applies to a million strings in half a second.
+_AT = r"(?:@|%40|&#0*64;|&#x0*40;|&commat;|[(\[{<]at[)\]}>])"
+_SPACED_AT = r"\s?[(\[{<]\s?at\s?[)\]}>]\s?"
+_PLAIN_DOT, _SPELT_DOT = r"(?:[.。]|%2E|&#0*46;|&#x0*2e;|&period;)", r"\s?[(\[{<]\s?dot\s?[)\]}>]\s?"
+_DOT = rf"(?:{_PLAIN_DOT}|{_SPELT_DOT})"
+_LETTER, _IN_LABEL = r"[\p{L}\p{M}]", r"[\p{L}\p{M}\p{N}_-]"
+_USER = r"[\p{L}\p{M}\p{N}_.+\"'-][!#$%&*=?^`{|}~]*"
+# At most the first label consists of digits, so that version numbers are not domains.
+_LABELS = rf"(?:\p{{N}}+{_DOT})?[\p{{N}}_-]*{_LETTER}{_IN_LABEL}*(?:{_DOT}{_IN_LABEL}+)*"
+_DIGITS_DOMAIN = rf"\p{{N}}+{_DOT}(?:com|net|org|info|biz|cn|co|de|eu|hk|ie|ru|tw|uk)\b"  # such as 163.com
+_TOP = rf"(?:xn--[a-z0-9-]+|{_LETTER}{{2,}})"
+# After a spaced "(at)" and a plain dot, the top-level domain has one letter case, unlike in "A (at) B.Sc".
+_TOP_IN_ONE_CASE = r"(?-i:xn--[a-z0-9-]+|[\p{Ll}\p{Lo}\p{M}]{2,}|\p{Lu}{2,})"
+_EMAIL = (
+    rf"(?i){_USER}(?:{_AT}(?:{_LABELS}{_DOT}{_TOP}|{_DIGITS_DOMAIN})"
+    rf"|{_SPACED_AT}(?:{_LABELS}(?:{_SPELT_DOT}{_TOP}|{_PLAIN_DOT}{_TOP_IN_ONE_CASE})|{_DIGITS_DOMAIN}))"
+)
+
+_COUNTRIES = {  # by the number of characters of an IBAN (ISO 13616)
+    15: "NO", 16: "BE", 18: "DK|FI|FK|FO|GL|NL|SD", 19: "MK|SI", 20: "AT|BA|EE|KZ|LT|LU|MN|XK", 21: "CH|HR|LI|LV",
+    22: "BG|BH|CR|DE|GB|GE|IE|ME|RS|VA", 23: "AE|GI|IL|IQ|OM|SO|TL", 24: "AD|CZ|ES|MD|PK|RO|SA|SE|SK|TN|VG",
+    25: "LY|PT|ST", 26: "IS|TR", 27: "BI|DJ|FR|GR|IT|MC|MR|SM", 28: "AL|AZ|BY|CY|DO|GT|HN|HU|LB|NI|PL|SV",
+    29: "BR|EG|PS|QA|UA", 30: "JO|KW|MU|YE", 31: "MT|SC", 32: "LC", 33: "RU",
+}  # fmt: skip
+_SEPARATOR = r"[\s._/-]{1,2}"
+_GAP = rf"(?:{_SEPARATOR})?"
+_ANY_IBAN = "|".join(
+    rf"(?:{countries})(?:[0-9]{{2}}{_GAP}|{_SEPARATOR}[0-9]{{2}}{_SEPARATOR})[A-Z0-9](?:{_GAP}[A-Z0-9]){{{length - 5}}}"
+    for length, countries in _COUNTRIES.items()
+)
+# An IBAN starts a word, possibly after "IBAN" or within one such as "KontoDE89...", and no digit follows it.
+_MAYBE_IBAN = rf"(?i)(?:^|[^A-Z0-9]|IBAN|(?-i:[a-z]))(?:{_ANY_IBAN})(?:[^0-9]|$)"
+# The look-ahead also finds overlapping matches.
+_IBAN = re.compile(
+    rf"(?:(?<![A-Z0-9])|(?<=IBAN)|(?-i:(?<=[a-z])(?=[A-Z]{{2}})))(?=({_ANY_IBAN})(?![0-9])([A-Z]+[0-9]|-)?)",
+    re.IGNORECASE | re.ASCII,
+)
+_PLAIN_IBAN = re.compile(r"[A-Z]{2}[0-9]{2}[^a-z]*")
+_IBAN_IN_FOURS = re.compile(
+    rf"[A-Z]{{2}}{_GAP}[0-9]{{2}}(?:{_SEPARATOR}[A-Z0-9]{{4}})+(?:{_SEPARATOR}[A-Z0-9]{{1,3}})?", re.IGNORECASE
+)
+_UNUSUAL = r"[^\x00-\x7f\x{c0}-\x{24f}]"  # neither ASCII nor a Latin letter: may normalize to one
+
+
+def certain_identifier(texts: Iterable[str]) -> str:
+    """Return the kind of direct identifier that occurs in ``texts``.
+    A single e-mail address or IBAN suffices, also within a longer text and in another spelling (full-width or invisible
+    characters, "(at)", an IBAN in groups). By chance, 1 in 97 codes of the form of an IBAN has valid check digits, so
+    codes in lower case without groups of four count only if most of them are valid.
+
+    Args:
+        texts: Distinct strings; their number and length are not limited.
+
+    Returns:
+        "e-mail addresses", "bank account numbers", or "" for neither.
+    """
+    given = _normalised(texts)
+    with_at = given.filter(pc.match_substring_regex(given, rf"(?i){_AT}|{_SPACED_AT}"))
+    if pc.any(pc.match_substring_regex(with_at, _EMAIL)).as_py():
+        return "e-mail addresses"
+    likely = given.filter(pc.match_substring_regex(given, _MAYBE_IBAN)).to_pylist()
+    return "bank account numbers" if _hold_ibans(likely) else ""
+
+
+def _normalised(texts: Iterable[str]) -> pa.Array:
+    """Convert to NFKC, remove invisible characters and replace dashes by hyphens. The order changes."""
+    try:
+        given = pa.array(texts, pa.large_string())
+    except UnicodeEncodeError:  # lone surrogate
+        given = pa.array([text.encode(errors="replace").decode() for text in texts], pa.large_string())
+    unusual = pc.match_substring_regex(given, _UNUSUAL)
+    plain = pc.utf8_normalize(given.filter(unusual), "NFKC")
+    for pattern, replacement in ((r"\p{Cf}", ""), (r"\p{Pd}", "-")):
+        plain = pc.replace_substring_regex(plain, pattern, replacement)
+    return pa.concat_arrays([given.filter(pc.invert(unusual)), plain])
+
+
+def _hold_ibans(texts: Iterable[str]) -> bool:
+    """Return True if one text contains a valid IBAN in a usual spelling, or most of those in other spellings are valid.
+    An IBAN consists mostly of digits after its first four characters.
+    """
+    other: list[bool] = []
+    for text in texts:
+        found = [(one[1], re.sub(r"[^A-Z0-9]", "", one[1].upper())) for one in _IBAN.finditer(text) if _is_apart(one)]
+        found = [(written, code) for written, code in found if 2 * sum(map(str.isdigit, code[4:])) > len(code) - 4]
+        valid = [written for written, code in found if _is_valid(code)]
+        if any(_PLAIN_IBAN.fullmatch(written) or _IBAN_IN_FOURS.fullmatch(written) for written in valid):
+            return True
+        other += [bool(valid)] if found else []
+    return 2 * sum(other) > len(other)
+
+
+def _is_apart(found: re.Match[str]) -> bool:
+    """Return False for a part of a longer code, such as a UUID. A code of digits only has no further parts."""
+    written, after, before = found[1], found[2] or "", found.string[: found.start()].upper()
+    hyphens = after == "-" or (before.endswith("-") and not before.endswith("IBAN-"))
+    digits = re.sub(r"[^A-Z0-9]", "", written.upper())[2:].isdigit()
+    return digits or not (len(after) > 1 or (hyphens and "-" in written))
+
+
+def _is_valid(iban: str) -> bool:
+    """Check ISO 13616: with the first four characters moved to the end and letters as numbers, the value is 1 modulo
+    97.
+    """
+    return int("".join(str(int(c, 36)) for c in iban[4:] + iban[:4])) % 97 == 1
+
+
+def likely_identifier(texts: np.ndarray, rows: np.ndarray) -> str:
+    """Return the kind of direct identifier that a column contains by the form of its values.
+    Phone and card numbers also occur by chance, so at least 20 % of the rows must have the form.
+
+    Args:
+        texts: Distinct strings of the column.
+        rows: Number of rows with each string.
+
+    Returns:
+        "phone numbers", "payment card numbers", or "" for neither.
+    """
+    step = -(-len(texts) // _CHECKED_VALUES)
+    texts, rows = texts[::step], rows[::step]
+    for what, found in _FORMS.items():
+        hits = np.fromiter((found(text[:_LONGEST].strip()) for text in texts), dtype=bool, count=len(texts))
+        if rows[hits].sum() >= SHARE * rows.sum():
+            return what
+    return ""
+
+
+def _is_phone(text: str) -> bool:
+    return 8 <= sum(c.isdigit() for c in text) <= 15 and _PHONE.fullmatch(text) is not None
+
+
+def _is_card(text: str) -> bool:
+    """Check the Luhn sum: with every second digit from the right doubled, the sum of all digits ends in 0."""
+    if not _CARD.fullmatch(text):
+        return False
+    digits = [int(c) for c in reversed(text) if c.isdigit()]
+    return sum(digits[::2] + [sum(divmod(2 * digit, 10)) for digit in digits[1::2]]) % 10 == 0
+
+
+_FORMS: dict[str, Callable[[str], bool]] = {"phone numbers": _is_phone, "payment card numbers": _is_card}
+
+
+FEW_VALUES = 20  # numbers with at most this many values, each in at least this many rows on average, are closed
+_ALONE = 0.5  # minimum share of rows with a value of a single subject in a nearly unique column
+_SOME = 20  # minimum number of subjects for a decision, and of subjects that share a frequent value
+_MANY_VALUES, _FEW_HOLDERS = 100, 5.0  # rarely shared: at least this many values, with fewer subjects per value
+_LOOKED_AT, _MOST = 5000, 0.9  # maximum number of distinct strings parsed, and minimum share that must parse
+_LONG = 40  # minimum length of notes, in characters
+_DIGITS = 6  # integers that all have the same number of digits, at least this many, are codes
+_LONG_KEY, _SAME_LENGTH = 8, 0.8  # or this many in most of them: one in ten loses a leading zero
+_FILLER = 0.2  # minimum share of rows with a placeholder such as "none" or "unknown"
+_TOO_EVEN = -5.0  # standard deviations: measures of independent subjects are not that much more even than chance
 _YEARS = (1500, 2100)
 
 _ALONE_TEXT = "nearly every value belongs to one person"
-_SHARED_TEXT = "codes that no more than a few rows share"
+_SHARED_TEXT = "codes that only a few rows share"
 _NOTE_TEXT = "free text"
 _DATE_TEXT = "dates that were read as text: their kind is datetime"
 _NUMBER_TEXT = "numbers that were read as text: their kind is numeric"
-_KEY_TEXT = "whole numbers that are given out like a key, not measured"
+_KEY_TEXT = "integers that look like a key, not a measurement"
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What the owner of a table says of its columns.
+    """Declarations about the columns by the owner of a table.
 
-    ``drop`` are left out of every table; the subject among them only of the synthetic one, where it must not be
-    published. ``generated`` gives, for columns in which new values are allowed, the reason, which is signed.
-    ``domains`` are values that may stand in a closed column whether a real row has them or not.
+    Attributes:
+        drop: Columns removed from every table. The subject column, if included, is removed from the synthetic table
+            only.
+        new_values: Columns in which new values are allowed, with the reason, which is signed.
+        allowed_values: Values that a closed column may contain in addition to those of the real tables.
     """
 
     drop: tuple[str, ...] = ()
-    generated: Mapping[str, str] = field(default_factory=dict)
-    domains: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    new_values: Mapping[str, str] = field(default_factory=dict)
+    allowed_values: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, drop: Any, generated: Any, domains: Any, *, subject: str | None = None) -> Declared:
-        """The same from what a user wrote; ConfigError names argument, column and fix."""
+    def of(cls, drop: Any, new_values: Any, allowed_values: Any, *, subject: str | None = None) -> Declared:
+        """Create validated declarations from user input, with names in Unicode form NFC.
+
+        Raises:
+            ConfigError: If an argument is invalid. The message names argument, column and fix.
+        """
+        drop, new_values, allowed_values = map(as_named, (drop, new_values, allowed_values))
         if isinstance(drop, str) or not all(isinstance(name, str) for name in drop or ()):
             raise ConfigError("drop: give a list of column names.")
         for argument, given, form in (
-            ("generated", generated, "{column: reason}"),
-            ("domains", domains, "{column: [values]}"),
+            ("new_values", new_values, "{column: reason}"),
+            ("allowed_values", allowed_values, "{column: [values]}"),
         ):
             if not isinstance(given or {}, Mapping) or not all(isinstance(name, str) for name in given or ()):
                 raise ConfigError(f"{argument}: give a mapping {form}.")
-        for name, reason in (generated or {}).items():
+        for name, reason in (new_values or {}).items():
             if not isinstance(reason, str) or not reason.strip():
-                fix = f"generated: {{{name}: why new values are safe here}}"
-                raise ConfigError(f"generated: {name!r} has no reason, which is signed. Fix: {fix}.")
-        for name, values in (domains or {}).items():
+                fix = f"new_values: {{{name}: why new values are safe here}}"
+                raise ConfigError(f"new_values: {name!r} has no reason, which is signed. Fix: {fix}.")
+        for name, values in (allowed_values or {}).items():
             listed = values if isinstance(values, list | tuple) else ()
             if not listed or not all(isinstance(one, str | bool | int | float) for one in listed):
-                raise ConfigError(f"domains: {name!r} needs a list of texts or numbers.")
-        named = [*(drop or ()), *(generated or {}), *(domains or {})]
+                raise ConfigError(f"allowed_values: {name!r} needs a list of strings or numbers.")
+        named = [*(drop or ()), *(new_values or {}), *(allowed_values or {})]
         for name in named:
             if named.count(name) > 1:
-                raise ConfigError(f"column {name!r} is named twice in drop, generated and domains.")
+                raise ConfigError(f"column {name!r} is named twice in drop, new_values and allowed_values.")
             if name == subject and name not in (drop or ()):
-                raise ConfigError(f"column {name!r} is the subject: it is never published, and needs no role.")
-        return cls(tuple(drop or ()), dict(generated or {}), {name: tuple(x) for name, x in (domains or {}).items()})
+                raise ConfigError(f"column {name!r} is the subject, which is not published and needs no role.")
+        return cls(
+            tuple(drop or ()), dict(new_values or {}), {name: tuple(x) for name, x in (allowed_values or {}).items()}
+        )
 
-    @property
-    def stated(self) -> dict[str, Any]:
-        """What is signed: all that was declared, in plain values."""
-        domains = {name: list(values) for name, values in self.domains.items()}
-        found = {"drop": list(self.drop), "generated": dict(self.generated), "domains": domains}
+    def stated(self, keyed_fingerprint: Callable[[str], str]) -> dict[str, Any]:
+        """Return the signed form: all declarations, with allowed values as their number and a keyed digest.
+
+        Args:
+            keyed: Keyed digest of the deployment.
+        """
+        allowed_values = {
+            name: {
+                "values": len(values),
+                "digest": keyed_fingerprint(json.dumps([name, sorted(map(json.dumps, values))])),
+            }
+            for name, values in self.allowed_values.items()
+        }
+        found = {"drop": list(self.drop), "new_values": dict(self.new_values), "allowed_values": allowed_values}
         return {name: value for name, value in found.items() if value}
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The arguments of :meth:`of`, and of every function that takes them by the same names."""
-        return {"drop": self.drop, "generated": self.generated, "domains": self.domains}
+        """Arguments of :meth:`of`, by name."""
+        return {"drop": self.drop, "new_values": self.new_values, "allowed_values": self.allowed_values}
 
     def check(self, columns: Sequence[str]) -> None:
-        """ConfigError for a declared column that none of the tables has."""
-        for argument, names in (("drop", self.drop), ("generated", self.generated), ("domains", self.domains)):
+        """Check that each declared column exists.
+
+        Raises:
+            ConfigError: If not.
+        """
+        for argument, names in (
+            ("drop", self.drop),
+            ("new_values", self.new_values),
+            ("allowed_values", self.allowed_values),
+        ):
             for name in names:
                 if name not in columns:
                     raise ConfigError(f"{argument}: there is no column {name!r}.{near_name(name, columns)}")
 
-    def left(self, frame: Any, subject: str | None = None) -> Any:
-        """``frame``, a table with ``columns`` and ``drop``, without the columns to leave out; a real one keeps
-        ``subject``.
+    def without_dropped(self, frame: Any, subject: str | None = None) -> Any:
+        """Return ``frame`` without the columns in ``drop``.
+
+        Args:
+            frame: Table with ``columns`` and ``drop``.
+            subject: Column that is kept even if it is in ``drop``.
         """
         gone = [name for name in self.drop if name in frame.columns and name != subject]
         return frame.drop(columns=gone) if gone else frame
@@ -114,10 +296,13 @@ NOTHING = Declared()
 
 
 def may_tell_people_apart(frame: Any, drop: Sequence[str]) -> list[str]:
-    """Columns of a real table without a subject that look like the id of people with several rows each.
+    """Return columns that look like a subject identifier with several rows per subject.
+    Most of their rows share the value with another row. In addition, the name ends in "id", or the column is in
+    ``drop`` and each value occurs in few rows.
 
-    Most rows share their value with another one, and the column is called an id, or was left out and few rows share
-    a value.
+    Args:
+        frame: Real table without subject column.
+        drop: Dropped columns.
     """
     found = []
     for name in frame.columns:
@@ -129,7 +314,7 @@ def may_tell_people_apart(frame: Any, drop: Sequence[str]) -> list[str]:
             continue
         try:
             codes, _ = pd.factorize(values)
-        except TypeError:  # lists and mappings are no ids
+        except TypeError:  # lists and mappings are not identifiers
             continue
         codes = codes[codes >= 0]
         rows = np.bincount(codes)
@@ -148,17 +333,24 @@ def with_roles(
     *,
     where: str,
 ) -> TableSchema:
-    """``schema`` with the role of each column, found in the real ``tables`` or ``declared``.
+    """Return ``schema`` with the role of each column.
 
-    ``people`` (n,) tell whose each of all rows is; None: each row is a person. ``kinds`` are those that were declared:
-    a whole number that was called one is a measure. InputError names every open column with its reason, and the ways
-    out.
+    Args:
+        schema: Schema of the tables.
+        tables: Real tables.
+        people: Subject of each row of the stacked tables, shape (n,). None: each row is a subject.
+        declared: Declarations by the user.
+        kinds: Declared kinds. A number with a declared kind is a measure, never an open column.
+        where: Name of the tables in messages.
+
+    Raises:
+        InputError: If columns are open. The message names each with its reason and the possible fixes.
     """
     columns, reasons = [], {}
     for column in schema.columns:
         parts = [table[column.name] for table in tables]
-        column = replace(column, domain=tuple(declared.domains.get(column.name, ())))
-        if column.name in declared.generated:
+        column = replace(column, allowed_values=tuple(declared.allowed_values.get(column.name, ())))
+        if column.name in declared.new_values:
             columns.append(replace(column, role="generated"))
             continue
         reason = _open(column, parts, people, column.name in (kinds or {}))
@@ -166,34 +358,59 @@ def with_roles(
             reasons[column.name] = reason
         columns.append(replace(column, role=natural_role(column, parts)))
     if reasons:
-        raise _refused(reasons, where, people is None)
+        raise _refused(reasons, where, people is None, declared.drop)
     return TableSchema(tuple(columns))
 
 
+def check_identifiers(table: Table, drop: Sequence[str] = (), *, where: str) -> None:
+    """Reject e-mail addresses and IBANs in a synthetic table.
+
+    Args:
+        table: Table with a schema that has the role of each column.
+        drop: Columns that are already dropped.
+        where: Name of the table in messages.
+
+    Raises:
+        InputError: If a categorical column contains one. Generated columns and declared allowed values are
+            exempt.
+    """
+    reasons = {}
+    for name in table.schema.of_kind("categorical"):
+        column = table.schema[name]
+        if column.role != "generated":
+            values = table[name].present().distinct().objects()
+            reasons[name] = certain_identifier([value for value in values if value not in column.allowed_values])
+    reasons = {name: reason for name, reason in reasons.items() if reason}
+    if reasons:
+        raise _refused(reasons, where, False, drop)
+
+
 def natural_role(column: ColumnSchema, real: Sequence[Column]) -> Role:
-    """Closed, number or date: the role of a column of the real tables that is neither open nor generated."""
-    if column.kind == "datetime" and not column.domain:
+    """Return the role (closed, number or date) of a real column that is neither open nor generated."""
+    if column.kind == "datetime" and not column.allowed_values:
         return "date"
-    if column.kind in ("categorical", "boolean") or column.domain:
+    if column.kind in ("categorical", "boolean") or column.allowed_values:
         return "closed"
     values = stacked(real).present()
     different = len(values.distinct())
     return "closed" if different <= FEW_VALUES and len(values) >= FEW_VALUES * different else "number"
 
 
-def domain(column: ColumnSchema, real: Sequence[Column]) -> Column:
-    """Values that may stand in a closed column, ascending: those of the real tables, and the declared ones."""
+def allowed_values(column: ColumnSchema, real: Sequence[Column]) -> Column:
+    """Return the values that a closed column may contain, ascending: those of the real tables and the declared ones."""
     parts = list(real)
-    if column.domain:
-        declared = pd.Series(list(column.domain), name=column.name, dtype=object)
-        parts.append(column_of(declared, column, "domains"))
+    if column.allowed_values:
+        declared = pd.Series(list(column.allowed_values), name=column.name, dtype=object)
+        parts.append(column_of(declared, column, "allowed_values"))
     return stacked(parts).distinct()
 
 
 def bounds(real: Sequence[Column]) -> tuple[Any, Any] | None:
-    """Smallest and largest cell that may stand in a number or date: no farther out than the real range is wide.
+    """Return the smallest and largest allowed cell of a number or date.
+    The real range is extended by its width on each side. A number far outside could encode a whole row in its digits.
 
-    A number far outside of it could hold a whole row in its digits. None where no real row has a value.
+    Returns:
+        The bounds, or None if no real row has a value.
     """
     values = stacked(real).present().cells
     if not len(values):
@@ -203,9 +420,13 @@ def bounds(real: Sequence[Column]) -> tuple[Any, Any] | None:
 
 
 def foreign_cells(column: ColumnSchema, real: Sequence[Column], synthetic: Column) -> np.ndarray:
-    """Bool (n,): cells of ``synthetic`` that may not stand there; ``real`` are the same column of the real tables.
+    """Return True for cells of ``synthetic`` that are not allowed, bool of shape (n,).
+    Missing values are allowed if a real row has one, and always in generated columns.
 
-    A missing value may where a real row has one.
+    Args:
+        column: Schema of the column.
+        real: The column in each real table.
+        synthetic: The column in the synthetic table.
     """
     role = column.role or natural_role(column, real)
     missing = synthetic.missing
@@ -213,7 +434,7 @@ def foreign_cells(column: ColumnSchema, real: Sequence[Column], synthetic: Colum
         return np.zeros(len(missing), dtype=bool)
     gap = missing & (not any(part.missing.any() for part in real))
     if role == "closed":
-        known, own = of_one_vocabulary([domain(column, real), synthetic])
+        known, own = of_one_vocabulary([allowed_values(column, real), synthetic])
         return cast("np.ndarray", (~np.isin(own.cells, known.cells) & ~missing) | gap)
     limits = bounds(real)
     if limits is None:
@@ -226,7 +447,7 @@ def foreign_cells(column: ColumnSchema, real: Sequence[Column], synthetic: Colum
 
 
 def _open(column: ColumnSchema, real: Sequence[Column], people: np.ndarray | None, declared: bool) -> str:
-    """Why a column is open, in words without values; empty when it is not."""
+    """Return the reason why a column is open, without cell values, or "" if it is not."""
     if column.kind in ("boolean", "datetime") or (declared and column.kind != "categorical"):
         return ""
     (codes,), different = ranked([stacked(real)])
@@ -243,7 +464,7 @@ def _open(column: ColumnSchema, real: Sequence[Column], people: np.ndarray | Non
 
 
 def _holders(codes: np.ndarray, whose: np.ndarray | None, different: int) -> np.ndarray:
-    """How many people have each value."""
+    """Return the number of subjects that have each value."""
     if whose is None:
         return np.bincount(codes, minlength=different)
     people = int(whose.max()) + 1
@@ -262,18 +483,20 @@ def _rarely_shared(codes: np.ndarray, holders: np.ndarray) -> bool:
 
 
 def _open_text(texts: np.ndarray, codes: np.ndarray, holders: np.ndarray) -> str:
+    if found := certain_identifier(texts):
+        return found
     telling = np.bincount(codes, minlength=len(texts)) < _FILLER * len(codes)
-    if not telling.all() and telling.any():  # what stands beside a filler
+    if not telling.all() and telling.any():  # values other than placeholders
         codes = (np.cumsum(telling) - 1)[codes[telling[codes]]]
         texts, holders = texts[telling], holders[telling]
     if not len(codes):
         return ""
-    if found := identifier_in(texts, np.bincount(codes)):
+    if found := likely_identifier(texts, np.bincount(codes)):
         return found
     lengths = np.array([len(text) for text in texts])
     if _rarely_shared(codes, holders) and (read := _read_as_text(texts)):
         return read
-    long = lengths[codes] >= _LONG  # some notes, where most rows have none
+    long = lengths[codes] >= _LONG  # notes in some rows only
     if long.any() and _near_unique(codes[long], np.where(lengths >= _LONG, holders, 0)):
         return _NOTE_TEXT
     if _near_unique(codes, holders):
@@ -282,7 +505,7 @@ def _open_text(texts: np.ndarray, codes: np.ndarray, holders: np.ndarray) -> str
 
 
 def _read_as_text(texts: np.ndarray) -> str:
-    """What else they are, in words: numbers or dates that a file gave as text; empty for neither."""
+    """Return the reason if the strings are numbers or dates, or "" for neither."""
     some = pd.Series(texts[:: -(-len(texts) // _LOOKED_AT)], dtype=object)
     if pd.to_numeric(some, errors="coerce").notna().mean() > _MOST:
         return "" if some.str.fullmatch(r"\d+").all() else _NUMBER_TEXT
@@ -292,10 +515,10 @@ def _read_as_text(texts: np.ndarray) -> str:
 
 
 def _is_key(numbers: np.ndarray, holders: np.ndarray) -> bool:
-    """Are whole numbers given out like a key? All long and as long as each other, or too seldom the same.
-
-    Two people share a measure at least as often as they would if it were spread evenly over its range; a key is given
-    out once, however many there are.
+    """Return True if integers look like keys: all long and of equal length, or with too few coincidences.
+    If independent measures were uniform over their range, n subjects would have n (n - 1) / (2 range) pairs with
+    equal values. Other distributions give more pairs. Keys are unique, so they give fewer. Years from 1500
+    to 2100 are exempt.
     """
     digits = 1 + np.floor(np.log10(np.maximum(np.abs(numbers), 1))).astype(int)
     usual = int(np.bincount(digits).argmax())
@@ -311,20 +534,23 @@ def _is_key(numbers: np.ndarray, holders: np.ndarray) -> bool:
 
 
 def _covered(column: ColumnSchema, real: Sequence[Column]) -> bool:
-    """True when a declared domain names every real value: what is on a public list gives nobody away."""
-    if not column.domain:
+    """Return True if the declared values contain every real value: values of a public list identify no subject."""
+    if not column.allowed_values:
         return False
-    return len(domain(column, real)) == len(domain(column, []))
+    return len(allowed_values(column, real)) == len(allowed_values(column, []))
 
 
-def _refused(reasons: Mapping[str, str], where: str, no_subject: bool) -> InputError:
+def _refused(reasons: Mapping[str, str], where: str, no_subject: bool, drop: Sequence[str]) -> InputError:
     named = ", ".join(f"{name!r} ({reason})" for name, reason in reasons.items())
-    first = "name the one that tells people apart, if any does, as the subject, and " if no_subject else ""
+    first = "name the column that identifies subjects, if any, as the subject, and " if no_subject else ""
+    names = [*drop, *(name for name in reasons if name not in drop)]
+    listed = yaml.safe_dump(names, default_flow_style=True, allow_unicode=True, width=math.inf).strip()
     fix = (
-        f"{first}leave {'the others' if no_subject else 'them'} out (data: {{drop: [{', '.join(reasons)}]}}; on the"
-        f" command line --drop {option_text(reasons)}); or, where a number is a measure or a text is a date, declare"
-        f" what it is (kinds: {{column: integer}}); or, where the synthetic table has invented values of its own, say"
-        f" so with a reason that is signed (generated: {{column: why}}); a public list of values is declared as domains"
+        f"{first}leave {'the others' if no_subject else 'them'} out (data: {{drop: {listed}}}; on the"
+        f" command line --drop {option_text(names)}); or, if numbers are measurements or strings are dates,"
+        f" declare their kind (kinds: {{column: integer}}); or, if the synthetic values are not derived from real ones,"
+        f" declare this with a reason, which is signed (new_values: {{column: why}}); declare public lists of values"
+        f" as allowed_values"
     )
-    count = "a column holds" if len(reasons) == 1 else f"{len(reasons)} columns hold"
-    return InputError(f"{count} what belongs to single people and would be published: {named}", where=where, fix=fix)
+    count = "a column contains" if len(reasons) == 1 else f"{len(reasons)} columns contain"
+    return InputError(f"{count} values of individual people that would be published: {named}", where=where, fix=fix)

@@ -1,4 +1,4 @@
-"""Sticky split by subject: the side is a keyed hash of the subject's id."""
+"""Stable split by subject: the role of a row is a keyed hash of the subject's id."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from privacy_assets.errors import ConfigError, InputError, shown
+from privacy_assets.errors import ConfigError, InputError, safe_repr
 from privacy_assets.tables.fingerprints import value_bytes
 from privacy_assets.tables.schema import check_subject
 
@@ -18,31 +18,34 @@ SHARES_EXAMPLE = "{train: 0.5, holdout: 0.3, reference: 0.2}"
 
 
 def check_shares(shares: Mapping[str, float]) -> None:
-    """Raise ConfigError unless ``shares`` are positive, name train and holdout, and sum to 1."""
+    """Raise ConfigError unless ``shares`` are positive, include train and holdout, and sum to 1."""
     wrong, total = "", sum(shares.values())
     if absent := [role for role in ("train", "holdout") if role not in shares]:
         wrong = f"name train and holdout, and {' and '.join(absent)} {'are' if len(absent) > 1 else 'is'} missing"
     elif odd := set(shares) - set(DEFAULT_SHARES):
-        wrong = f"name train, holdout and reference only, not {shown(min(odd))}"
+        wrong = f"name train, holdout and reference only, not {safe_repr(min(odd))}"
     elif small := [role for role, share in shares.items() if not share > 0]:
-        wrong = f"be positive, and that of {small[0]} is not"
+        wrong = f"be positive, but that of {small[0]} is not"
     elif abs(total - 1) > 1e-9:
-        wrong = f"sum to 1, and they sum to {total:.6g}"
+        wrong = f"sum to 1, but sum to {total:.6g}"
     if wrong:
-        raise ConfigError(f"shares must {wrong}. For example: shares: {SHARES_EXAMPLE}.")
+        raise ConfigError(f"shares must {wrong}. For example: split: {SHARES_EXAMPLE}.")
 
 
 def assign_sides(ids: pd.Series, key: bytes, shares: Mapping[str, float] = DEFAULT_SHARES) -> np.ndarray:
-    """Side of each row, an object array of role names.
+    """Return the role of each row, an object array of names.
 
-    HMAC-SHA256 of the subject's id under ``key``, read as a number in [0, 1), is cut by ``shares``. A subject keeps its
-    side for as long as key and shares stay, whatever else is in the table. Keep ``key`` secret: who has it can tell
-    members from non-members. A missing id is an InputError.
+    The HMAC-SHA256 of the subject's id under ``key``, scaled to [0, 1), is cut by ``shares``. A subject keeps its role
+    as long as key and shares stay the same, regardless of other rows. ``key`` must be secret, because it identifies
+    members.
+
+    Raises:
+        InputError: If an id is missing.
     """
     check_shares(shares)
     missing = np.flatnonzero(ids.isna().to_numpy())
     if len(missing):
-        fix = "give every row the id of its person"
+        fix = "give every row the id of its subject"
         raise InputError("the subject is missing", column=str(ids.name), row=int(missing[0]), fix=fix)
     codes, uniques = pd.factorize(ids)
     names = list(shares)
@@ -59,10 +62,10 @@ def split_table(
     *,
     where: str = "source",
 ) -> dict[str, pd.DataFrame]:
-    """Split ``frame`` into one frame a role, disjoint by subject, rows in their order and index kept.
+    """Split ``frame`` into one frame per role, disjoint by subject; order and index of rows are kept.
 
-    Without a ``subject`` column identical rows are kept on one side (the row's content is the id), so that a repeated
-    record cannot stand on both. Raises InputError when a side comes out empty.
+    Without a ``subject`` column the content of a row is its id, so identical rows get the same role. Raises InputError
+    if a role gets no rows.
     """
     if subject is not None:
         check_subject(frame.columns, subject, where)
@@ -81,12 +84,12 @@ def _point(value: object, key: bytes) -> float:
 
 
 def _whole(value: object) -> object:
-    """7 and 7.0 are one person: missing values elsewhere turn whole numbers into floats."""
+    """Convert 7.0 to 7: missing values elsewhere convert integers to floats, which must identify the same subject."""
     return int(value) if isinstance(value, (float, np.floating)) and float(value).is_integer() else value
 
 
 def _row_keys(frame: pd.DataFrame) -> pd.Series:
-    """A text that identifies each row's content, whatever dtype its numbers have today."""
+    """Return a string that identifies each row's content, independent of numeric dtypes."""
     keys = [""] * len(frame)
     for name in frame.columns:
         codes, uniques = pd.factorize(frame[name])

@@ -1,4 +1,4 @@
-"""Tables in Parquet files, of which one column is read at a time."""
+"""Tables in Parquet files, read one column at a time."""
 
 from __future__ import annotations
 
@@ -10,23 +10,26 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
 
-from privacy_assets.storage.objects import Location, ObjectPath, location
+from privacy_assets.infra.objects import Location, ObjectPath, location
+from privacy_assets.tables.arrays import mapped_empty
 from privacy_assets.tables.files import table_files
-from privacy_assets.tables.memory_mapping import mapped_empty
+from privacy_assets.tables.names import as_named
 from privacy_assets.tables.reading import SAME_COLUMNS, frame_of, kind_of, read_table, unreadable
 from privacy_assets.tables.schema import Frame, check_frame, check_same_columns
 
 
 def open_table(path: str | Location) -> pd.DataFrame | StoredTable:
-    """The table that ``path`` names, see :func:`~.reading.read_table`: in Parquet files as a :class:`StoredTable`.
+    """Open the table at ``path``: Parquet files as a :class:`StoredTable`, CSV files by :func:`~.reading.read_table`.
 
-    A CSV file is read as a whole. Raises InputError naming the file.
+    Raises InputError naming the file.
     """
     place = location(path)
     files = table_files(place)
     if {kind_of(file) for file in files} != {"parquet"}:
         return read_table(place)
     table = StoredTable(files)
+    if as_named(list(table.columns)) != list(table.columns):  # its files know the columns by other names
+        return read_table(place)
     check_frame(table, where=str(place))
     return table
 
@@ -34,9 +37,10 @@ def open_table(path: str | Location) -> pd.DataFrame | StoredTable:
 class StoredTable:
     """One or more Parquet files as one table.
 
-    Looks like a frame where checks and conversion need it: ``columns``, ``len``, ``table[name]``, ``drop``. A column is
-    what the frame of all files would have, but for texts: row groups are read one after the other and each different
-    text is kept once, so that it comes as a Categorical. ``texts`` says which columns these are, and their dtype.
+    Implements the parts of the dataframe interface that checks and conversion use: ``columns``, ``len``,
+    ``table[name]``, ``drop``. Columns equal those of a frame of all files, except strings: row groups are read one by
+    one and distinct strings are stored once, so these columns are Categorical. ``texts`` maps them to their original
+    dtype.
     """
 
     def __init__(self, files: Sequence[Location]) -> None:
@@ -52,7 +56,10 @@ class StoredTable:
         return sum(part.rows for part in self._parts)
 
     def __getitem__(self, name: str) -> pd.Series:
-        """One column with a fresh index; KeyError when there is none, InputError when a file cannot be read."""
+        """Return a column with a new index.
+
+        Raises KeyError if it does not exist, InputError if a file cannot be read.
+        """
         if name not in self.columns:
             raise KeyError(name)
         if name in self.texts:
@@ -60,13 +67,13 @@ class StoredTable:
         return pd.concat([part.column(name) for part in self._parts], ignore_index=True)
 
     def drop(self, *, columns: Sequence[str]) -> StoredTable:
-        """The table without these columns."""
+        """Return the table without these columns."""
         other = StoredTable.__new__(StoredTable)
         other.__dict__.update(self.__dict__, columns=self.columns.drop(list(columns)))
         return other
 
     def _coded(self, name: str) -> pd.Series:
-        """A column of texts as a Categorical; texts in the order in which they first stand there."""
+        """Return a column of strings as Categorical, in order of first occurrence."""
         codes, start = mapped_empty(len(self), np.int32), 0
         places: dict[str | None, int] = {}
         for part in self._parts:
@@ -80,7 +87,7 @@ class StoredTable:
 
 
 class StackedTable:
-    """Tables of the same columns one after the other, joined a column at a time."""
+    """Concatenation of tables with the same columns, computed one column at a time."""
 
     def __init__(self, tables: Sequence[Frame]) -> None:
         self._tables, self.columns = tables, tables[0].columns
@@ -92,21 +99,21 @@ class StackedTable:
 
     def __getitem__(self, name: str) -> pd.Series:
         parts = [table[name] for table in self._tables]
-        if name in self.texts:  # each has a vocabulary of its own
+        if name in self.texts:  # each part has its own vocabulary
             every = dict.fromkeys(text for part in parts for text in part.cat.categories)
             parts = [part.cat.set_categories(pd.Index(list(every), dtype=object)) for part in parts]
         return pd.concat(parts, ignore_index=True)
 
 
 class _Part:
-    """One file: ``names`` of its columns, ``rows``, and the dtype of its columns of ``texts``."""
+    """One file: ``names`` of its columns, number of ``rows``, and dtypes of its string columns (``texts``)."""
 
     def __init__(self, file: Location) -> None:
         self.where = str(file)
         try:
-            self._source = file.open("rb") if isinstance(file, ObjectPath) else file  # an object is fetched once
+            self._source = file.open("rb") if isinstance(file, ObjectPath) else file  # fetch an object once
         except OSError as error:
-            unreadable("parquet", self.where, error).raise_alone()
+            unreadable("parquet", self.where, error).raise_without_context()
         opened = self._opened()
         layout, self.rows = opened.schema_arrow, opened.metadata.num_rows
         listed = (layout.pandas_metadata or {}).get("index_columns", [])
@@ -123,11 +130,11 @@ class _Part:
         }
 
     def column(self, name: str) -> pd.Series:
-        """One column as the frame of the whole file has it."""
+        """Return a column as in a frame of the whole file."""
         return self._frame(self._first if name not in self._opened().schema_arrow.names else [name])[name]
 
     def chunks(self, name: str) -> Iterator[tuple[list[str | None], np.ndarray]]:
-        """Different texts of a part of a row group, and for each row of it the place among them, -1 for missing."""
+        """Yield distinct strings of a part of a row group, and the position of each row's string, -1 for missing."""
         try:
             opened = self._opened(read_dictionary=[name])
             for group in range(opened.num_row_groups):
@@ -135,18 +142,18 @@ class _Part:
                     coded = chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
                     yield coded.dictionary.to_pylist(), coded.indices.fill_null(-1).to_numpy()
         except (pa.ArrowException, OSError, ValueError) as error:
-            unreadable("parquet", self.where, error).raise_alone()
+            unreadable("parquet", self.where, error).raise_without_context()
 
     def _frame(self, names: Sequence[str]) -> pd.DataFrame:
-        """The frame of some columns, and of an index that was stored under a name."""
+        """Return the frame of some columns, and of a named index."""
         try:
             table = self._opened().read(columns=[*self._index, *(name for name in names if name not in self._index)])
         except (pa.ArrowException, OSError) as error:
-            unreadable("parquet", self.where, error).raise_alone()
+            unreadable("parquet", self.where, error).raise_without_context()
         return frame_of(table, self.where)
 
     def _opened(self, **options: Any) -> pa.parquet.ParquetFile:
         try:
             return pa.parquet.ParquetFile(self._source, **options)
         except (pa.ArrowException, OSError) as error:
-            unreadable("parquet", self.where, error).raise_alone()
+            unreadable("parquet", self.where, error).raise_without_context()

@@ -1,4 +1,4 @@
-"""A table as the package knows it: the columns of one schema. pandas stands at its doors only."""
+"""The table of this package: columns of a schema. pandas is used for input and output only."""
 
 from __future__ import annotations
 
@@ -12,18 +12,23 @@ import pandas as pd
 
 from privacy_assets.errors import InputError
 from privacy_assets.tables.column import Column, of_one_vocabulary, stacked
+from privacy_assets.tables.contract import infer_schema
 from privacy_assets.tables.conversion import check_cells, column_of, restored, rounded
 from privacy_assets.tables.fingerprints import content_fingerprint
 from privacy_assets.tables.given import load
-from privacy_assets.tables.schema import Frame, Kind, TableSchema, check_frame, infer_schema, option_text
+from privacy_assets.tables.schema import Frame, Kind, TableSchema, check_frame, option_text
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Rows of one schema, column by column; ``table[name]`` is a :class:`Column`.
+    """Immutable rows of a schema, stored by column; ``table[name]`` is a :class:`Column`.
 
-    Immutable: whatever changes a table makes another. Made by :meth:`of` from what a user gave; :meth:`frame` and
-    :meth:`restored` give pandas back.
+    Created by :meth:`of` from user input; :meth:`frame` and :meth:`restored` return pandas frames.
+
+    Attributes:
+        schema: Schema.
+        columns: Columns by name.
+        rows: Number of rows.
     """
 
     schema: TableSchema
@@ -32,32 +37,41 @@ class Table:
 
     @classmethod
     def of(cls, frame: Frame, schema: TableSchema, *, where: str, smallest: int = 1, synthetic: bool = False) -> Table:
-        """The table of a frame that has exactly the columns of ``schema``, in any order.
+        """Create a table from a frame with exactly the columns of ``schema``, in any order.
 
-        Missing values are allowed in any column (one that the private table does not have is a value of its own to the
-        metrics). ``synthetic`` numbers and times are rounded to the precision of their column. Raises InputError, named
-        ``where``, for missing or extra columns, values that do not convert, and infinities.
+        Missing values are allowed in any column; in one without missing values in the private table, metrics treat them
+        as a separate value.
+
+        Args:
+            frame: Values.
+            schema: Schema.
+            where: Name of the table in messages.
+            smallest: Minimum number of rows.
+            synthetic: If True, numbers and times are rounded to the precision of their column.
+
+        Raises:
+            InputError: If columns are missing or unexpected, values do not convert, or numbers are infinite.
         """
         check_frame(frame, where=where, smallest=smallest)
         _check_columns(frame, schema, where)
         if isinstance(frame, pd.DataFrame) and frame.attrs:
             frame = frame.copy(deep=False)
-            frame.attrs = {}  # pandas copies them, deeply, in most of what is done to a column
+            frame.attrs = {}  # pandas deep-copies them in most operations on a column
         columns = {c.name: column_of(frame[c.name], c, where, synthetic=synthetic) for c in schema.columns}
         return cls(schema, columns, len(frame))
 
     @classmethod
     def read(cls, given: Any, *, where: str = "table", kinds: Mapping[str, Kind] | None = None) -> Table:
-        """The table of a path, or of a dataframe of any library, with the schema that it suggests.
+        """Create a table from a path or dataframe, with an inferred schema.
 
-        ``kinds`` overrides the kind of columns. Nobody has looked for identifiers: see :mod:`.roles`.
+        ``kinds`` overrides the kind of columns. Identifiers are not checked: see :mod:`.roles`.
         """
         frame = load(given, where)
         return cls.of(frame, infer_schema(frame, kinds, where=where), where=where)
 
     @classmethod
     def of_columns(cls, schema: TableSchema, columns: Mapping[str, Column]) -> Table:
-        """The table of the columns of ``schema``, at least one."""
+        """Create a table from one or more columns of ``schema``."""
         named = {name: columns[name] for name in schema.names}
         return cls(schema, named, len(next(iter(named.values()))))
 
@@ -68,57 +82,59 @@ class Table:
         return self.columns[name]
 
     def take(self, rows: np.ndarray | slice) -> Table:
-        """The rows at these positions, or where bool (n,) says so."""
+        """Select rows by position, slice or mask (n,)."""
         if isinstance(rows, np.ndarray) and rows.dtype == bool:
             rows = np.flatnonzero(rows)
         count = len(range(*rows.indices(self.rows))) if isinstance(rows, slice) else len(rows)
         return replace(self, columns={name: column.take(rows) for name, column in self.columns.items()}, rows=count)
 
     def select(self, names: Sequence[str]) -> Table:
-        """The named columns, in this order."""
-        return self.under(TableSchema(tuple(self.schema[name] for name in names)))
+        """Select columns, in this order."""
+        return self.with_schema(TableSchema(tuple(self.schema[name] for name in names)))
 
-    def under(self, schema: TableSchema) -> Table:
-        """The columns of ``schema``, which may say more of each than the table's own does."""
+    def with_schema(self, schema: TableSchema) -> Table:
+        """Select the columns of ``schema``, which replaces the table's own schema."""
         return replace(self, schema=schema, columns={name: self.columns[name] for name in schema.names})
 
     def with_columns(self, *columns: Column) -> Table:
-        """The table with these columns in place of those of their names."""
+        """Replace the columns with these names."""
         return replace(self, columns={**self.columns, **{column.name: column for column in columns}})
 
     def map(self, change: Callable[[Column], Column]) -> Table:
-        """The table with every column changed."""
+        """Apply ``change`` to every column."""
         return self.with_columns(*(change(column) for column in self.columns.values()))
 
     @classmethod
     def stack(cls, tables: Sequence[Table]) -> Table:
-        """The rows of one or more tables, one after the other, in the schema of the first."""
+        """Concatenate one or more tables, in the schema of the first."""
         first = tables[0]
         columns = {name: stacked([table[name] for table in tables]) for name in first.schema.names}
         return cls(first.schema, columns, sum(map(len, tables)))
 
     def as_synthetic(self, schema: TableSchema, *, where: str) -> Table:
-        """What a generator made, as a table of ``schema``: rounded; InputError for what :meth:`of` refuses."""
+        """Convert generator output to a table of ``schema``, rounded to its precision.
+
+        Raises InputError as in :meth:`of`.
+        """
         _check_columns(self, schema, where)
         for column in schema.columns:
             if self.columns[column.name].kind != column.kind:
                 fix = f"make it {column.kind}"
-                raise InputError("the column is of another kind", where=where, column=column.name, fix=fix)
+                raise InputError("the column has another kind", where=where, column=column.name, fix=fix)
             check_cells(self.columns[column.name], where)
-        return self.under(schema).map(lambda column: rounded(column, schema[column.name]))
+        return self.with_schema(schema).map(lambda column: rounded(column, schema[column.name]))
 
     def frame(self) -> pd.DataFrame:
-        """The canonical pandas form, see :meth:`Column.series`."""
+        """Return the canonical pandas form, see :meth:`Column.series`."""
         names = self.schema.names
         series = {name: self.columns[name].series() for name in names}
         return pd.DataFrame(series, columns=names, index=pd.RangeIndex(self.rows))
 
-    def restored(self) -> pd.DataFrame:
-        """The table in the dtypes of the private table, for publication.
+    def to_published_frame(self) -> pd.DataFrame:
+        """Return the table in the dtypes of the private table, for publication.
 
-        A dtype that cannot hold a missing value becomes its nullable counterpart when one is there. A value that the
-        dtype cannot hold otherwise (300 in int8, text in a number) is an InputError: it is never changed without a
-        word; only shorter floats and coarser or finer times round.
+        A dtype that cannot hold missing values is replaced by its nullable counterpart if there are any. Shorter floats
+        and other time units are rounded; other changes of a value (300 in int8, text in a number) raise InputError.
         """
         schema = self.schema
         series = {c.name: restored(self.columns[c.name], c) for c in schema.columns}
@@ -126,12 +142,12 @@ class Table:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Order-free fingerprint of the content, see :func:`~.fingerprints.content_fingerprint`. Keep it private."""
+        """Order-independent fingerprint, see :func:`~.fingerprints.content_fingerprint`. Keep it private."""
         return content_fingerprint(self.columns, self.rows)
 
 
 def joint(tables: Mapping[str, Table]) -> dict[str, Table]:
-    """Tables of the same columns, by role, in which equal cells of a column are equal values."""
+    """Convert tables with the same columns so that equal cells of a column are equal values."""
     roles = list(tables)
     for name in tables[roles[0]].columns:
         alike = of_one_vocabulary([tables[role][name] for role in roles])
@@ -144,11 +160,11 @@ def _check_columns(frame: Frame | Table, schema: TableSchema, where: str) -> Non
     absent = [name for name in names if name not in frame.columns]
     if absent:
         fix = "give every table the same columns"
-        if len(absent) == len(names):  # this table or the private one may be turned, its names the cells of a row
+        if len(absent) == len(names):  # one of the tables may lack a header, so that its names are cells
             raise InputError("it has none of the columns of the private table", where=where, fix=fix)
-        fix += f", drop it (--drop {option_text(absent[:1])}), or, if it tells people apart, name it as the subject"
+        fix += f", drop it (--drop {option_text(absent[:1])}), or, if it identifies subjects, name it as the subject"
         raise InputError("the column is missing", where=where, column=absent[0], fix=fix)
     extra = [position for position, name in enumerate(frame.columns) if name not in names]
     if extra:
-        problem = f"{len(extra)} columns do not stand in the schema, the first at position {extra[0]}"
+        problem = f"{len(extra)} columns are not in the schema, the first at position {extra[0]}"
         raise InputError(problem, where=where, fix="drop them, or add them to every table")

@@ -1,4 +1,4 @@
-"""Tables as the bytes of Parquet and CSV files; the same table gives the same bytes."""
+"""Serialization of tables as Parquet and CSV; equal tables give equal bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from privacy_assets.tables.table import Table
 
 
 def parquet_bytes(frame: pd.DataFrame) -> memoryview:
-    """Bytes of a Parquet file of ``frame``, without its index."""
+    """Return a Parquet file of ``frame`` without its index."""
     table = pa.Table.from_pandas(frame.reset_index(drop=True), preserve_index=False)
     buffer = io.BytesIO()
     pq.write_table(table, buffer, compression="zstd", version="2.6")
@@ -22,13 +22,16 @@ def parquet_bytes(frame: pd.DataFrame) -> memoryview:
 
 
 def table_bytes(table: Table, kind: str, *, where: str) -> memoryview | bytes:
-    """Bytes of a "parquet" or "csv" file of a table, in the columns' original dtypes.
+    """Serialize a table as "parquet" or "csv", in the original dtypes of its columns.
 
-    A CSV file holds the very values that those dtypes hold: a short float with all its digits, a whole number without
-    a decimal point. InputError names ``where`` and the column when a value does not fit its dtype, and when the CSV
-    file would be read back as another table (a text "007" or "NA").
+    A CSV file contains exactly the values that these dtypes hold: short floats with all digits, integers without a
+    decimal point.
+
+    Raises:
+        InputError: If a value does not fit its dtype, or the CSV file would be read back with other values (such as the
+            strings "007" or "NA"). Names ``where`` and the column.
     """
-    original = table.restored()
+    original = table.to_published_frame()
     if kind == "parquet":
         return parquet_bytes(original)
     values = Table.of(original, table.schema, where=where)

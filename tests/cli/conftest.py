@@ -1,4 +1,4 @@
-"""What the tests of all commands share: commands called in this process, and one private table."""
+"""Fixtures of all command tests: run commands in this process, and provide one private table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.cli.people import people
 
 
 class Said(NamedTuple):
-    """What a command printed on the two streams."""
+    """Output of a command on both streams."""
 
     out: str
     err: str
@@ -26,7 +26,7 @@ Command = Callable[..., Said]
 
 @pytest.fixture
 def command(capsys: pytest.CaptureFixture[str]) -> Command:
-    """A command, called in this process: it must end with ``status``, and show no traceback."""
+    """Call a command in this process; check that it exits with ``status`` and shows no traceback."""
 
     def call(*words: object, status: int = 0) -> Said:
         capsys.readouterr()
@@ -44,7 +44,7 @@ def command(capsys: pytest.CaptureFixture[str]) -> Command:
 
 @pytest.fixture(scope="session")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of small tables, which nobody writes into: people.parquet, and the three of a release."""
+    """A folder of small tables that no test changes: people.parquet and the three tables of a release."""
     folder = tmp_path_factory.mktemp("tables")
     people().to_parquet(folder / "people.parquet", index=False)
     g = np.random.default_rng(0)

@@ -30,7 +30,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Audit(NamedTuple):
-    """What an audit wrote and printed."""
+    """Files and output of an audit."""
 
     found: dict[str, Any]
     out: str
@@ -49,7 +49,7 @@ def audit(data: Path, tmp_path: Path, command: Command) -> Any:
 
 
 def test_json_and_text_tell_the_same(audit: Any) -> None:
-    found, out, err = audit("--records=2", "--seed=3", "--quiet")
+    found, out, err = audit("--max-targets=2", "--seed=3", "--quiet")
     assert len(found["records"]) == 2 and set(found["auc"]) >= {"mean", "sd"} and found["cpu_seconds"] > 0
     for record in found["records"]:
         assert set(record) >= {"id", "vulnerability", "auc", "epsilon_lower_bound"}
@@ -63,7 +63,7 @@ def test_json_and_text_tell_the_same(audit: Any) -> None:
 
 
 def test_the_same_seed_gives_the_same_scores(audit: Any) -> None:
-    runs = [audit("--records=2", f"--seed={seed}").found["records"] for seed in (0, 0, 1)]
+    runs = [audit("--max-targets=2", f"--seed={seed}").found["records"] for seed in (0, 0, 1)]
     first, again, other = ([(record["id"], record["scores"]) for record in records] for records in runs)
     assert first == again != other
 
@@ -74,7 +74,7 @@ def test_ids_are_row_positions_and_the_rows_of_one_person_do_not_hide_them(
     rare, common = audit("--ids=17,3").found["records"]
     assert (rare["id"], common["id"]) == (17, 3) and rare["vulnerability"] > common["vulnerability"]
     frame = pd.read_csv(data)
-    frame.loc[300] = {**frame.loc[17], "age": frame.loc[17, "age"] + 1}  # again, nearly equal, by the same person
+    frame.loc[300] = {**frame.loc[17], "age": frame.loc[17, "age"] + 1}  # nearly equal to the row of the same person
     frame.to_csv(tmp_path / "twice.csv", index=False)
     (twice,) = audit("--ids=17", table=tmp_path / "twice.csv", person="--subject=person").found["records"]
     assert twice["vulnerability"] == pytest.approx(rare["vulnerability"], rel=0.05) and rare["vulnerability"] > 0
@@ -86,7 +86,7 @@ def test_results_are_shown_even_where_the_file_cannot_be_written(
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("privacy_assets.storage.files.put_atomic", full)
+    monkeypatch.setattr("privacy_assets.infra.files.put_atomic", full)
     assert main(["audit", f"--data={data}", "--drop=person", *QUICK, "--ids=17", f"--json={tmp_path / 'a.json'}"]) == 2
     printed = capsys.readouterr()
     assert "AUC over records" in printed.out and "No space left" in printed.err
@@ -94,13 +94,13 @@ def test_results_are_shown_even_where_the_file_cannot_be_written(
 
 def test_settings_of_the_generator_and_of_the_audit_arrive(audit: Any) -> None:
     more = ["--set=degree=2", "--select=random", "--sampling=bootstrap", "--sample-size=30", "--aux-rows=150",
-            "--test-rows=90", "--distance=minkowski1", "--neighbours=3", "--remove=1", "--records=1",
+            "--test-rows=90", "--distance=minkowski1", "--n-neighbors=3", "--remove=1", "--max-targets=1",
             "--kind=smoker=categorical"]  # fmt: skip
     found, out, _ = audit(*more)
     plan = found["plan"]
     assert plan["generator_settings"]["degree"] == 2 and plan["remove"] == 1 and plan["sample_size"] == 30
     assert (plan["select"], plan["sampling"], plan["distance"]) == ("random", "bootstrap", "minkowski1")
-    assert (plan["auxiliary_rows"], plan["test_rows"], plan["neighbours"]) == (150, 90, 3)
+    assert (plan["auxiliary_rows"], plan["test_rows"], plan["n_neighbors"]) == (150, 90, 3)
     assert len(found["removal"]["removed"]) == 1
     assert [r["id"] for r in found["removal"]["before"]] == [r["id"] for r in found["removal"]["after"]]
     assert found["auc"]["sd"] is None and "standard deviation –" in out  # one record has none
@@ -109,9 +109,9 @@ def test_settings_of_the_generator_and_of_the_audit_arrive(audit: Any) -> None:
 def test_progress_tells_how_long_it_takes_and_a_checkpoint_saves_it(
     audit: Any, data: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("privacy_assets.compute.progress.EVERY", 0.0)
+    monkeypatch.setattr("privacy_assets.infra.progress.EVERY", 0.0)
     folder = tmp_path / "checkpoint"
-    more = ["--records=2", f"--checkpoint={folder}"]
+    more = ["--max-targets=2", f"--checkpoint={folder}"]
     first = audit(*more)
     assert "audit: shadow and test tables: 56 of 56" in first.err
     assert audit(*more) == first._replace(err="")  # also the seconds

@@ -1,4 +1,4 @@
-"""Commands take the lease that steps of Dagster take."""
+"""Commands take the same device lease as Dagster steps."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 
 from privacy_assets.cli.main import main
-from privacy_assets.compute import devices
-from privacy_assets.compute.devices import Device, lease_device
-from privacy_assets.dagster.gpu import GpuResource
+from privacy_assets.dagster.resources import GpuResource
 from privacy_assets.errors import ConfigError, LeaseTimeout
 from privacy_assets.generators.copies import Copy
+from privacy_assets.infra import devices
+from privacy_assets.infra.devices import Device, lease_device
 
 TABLES = ["--train", "t.parquet", "--holdout", "h.parquet", "--synthetic", "s.parquet"]
 
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, bool]]:
-    """On a machine with one card: the device that the work of a command was given, and whether the card was taken."""
+    """On a machine with one card: the device that a command used, and whether the card was leased."""
     found: list[tuple[str, bool]] = []
 
     def work(*arguments: Any, device: str = "", **options: Any) -> None:
@@ -35,11 +35,11 @@ def seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, boo
 
     monkeypatch.chdir(tmp_path)
     for name in ("t", "h", "s", "d"):
-        Path(f"{name}.parquet").touch()  # there, and never read
+        Path(f"{name}.parquet").touch()  # exists, but is never read
     monkeypatch.setattr(devices, "accelerators", lambda: [Device("cuda:0", "cuda-GPU-0")])
     monkeypatch.setattr(devices.tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr("privacy_assets.report.evaluate.evaluate", work)
-    monkeypatch.setattr("privacy_assets.cli.calibrate._inputs", work)
+    monkeypatch.setattr("privacy_assets.evaluation.evaluate.evaluate", work)
+    monkeypatch.setattr("privacy_assets.cli.leak_study._inputs", work)
     monkeypatch.setattr(Copy, "fit", work)
     monkeypatch.setattr(Copy, "modules", ("torch",))
     return found
@@ -52,9 +52,9 @@ def seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, boo
         (["evaluate", *TABLES, "--device=cuda:0"], ("cuda:0", True)),
         (["evaluate", *TABLES, "--device=cpu"], ("cpu", False)),
         (["evaluate", *TABLES, "--no-embedder"], ("cuda:0", False)),
-        (["calibrate", "--data=d.parquet", "--out=o"], ("cuda:0", True)),
-        (["calibrate", "--data=d.parquet", "--out=o", "--no-embedder"], ("cuda:0", False)),
-        (["calibrate", "--data=d.parquet", "--out=o", "--no-embedder", "--overfit=1.2"], ("cuda:0", True)),
+        (["leak-study", "--data=d.parquet", "--out=o"], ("cuda:0", True)),
+        (["leak-study", "--data=d.parquet", "--out=o", "--no-embedder"], ("cuda:0", False)),
+        (["leak-study", "--data=d.parquet", "--out=o", "--no-embedder", "--overfit=1.2"], ("cuda:0", True)),
         (["generate", "--generator=copy", "--data=d.csv", "--out=s.csv"], ("cuda:0", True)),
         (["generate", "--generator=copy", "--data=d.csv", "--out=s.csv", "--device=cpu"], ("cpu", False)),
     ],

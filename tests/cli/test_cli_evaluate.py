@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from privacy_assets.errors import InputError
+from privacy_assets.evaluation import evaluate as report_evaluate
 from privacy_assets.metrics.base import Metric
-from privacy_assets.policy import Policy
-from privacy_assets.report import evaluate as report_evaluate
+from privacy_assets.metrics.policies import default_policy, load_policy, policy_digest, small_policy
 from privacy_assets.report.report import Report
 from tests.cli.conftest import Command
 from tests.cli.people import SECRET
@@ -36,6 +36,7 @@ def test_a_copy_exits_with_1_and_says_why(files: dict[str, Path], tmp_path: Path
     written = [f"--json={out}", f"--html={page}", "--seed=3", "--metrics=dcr"]
     said = command(*evaluate({**files, "synthetic": copy}, *written), status=1)
     data = json.loads(out.read_text())
+    assert [path.stat().st_mode & 0o777 for path in (out, page)] == [0o600, 0o600]
     assert (data["verdict"], data["seed"]) == ("fail", 3)
     assert data["metrics"]["dcr"]["estimates"]["identical_excess"]["value"] == 1
     assert "dcr.privacy_score" in {limit["statistic"] for limit in data["limits"] if not limit["passed"]}
@@ -81,12 +82,12 @@ def test_private_values_are_shown_only_when_asked_for(files: dict[str, Path], tm
     shown = command(*asked, "--show-values", status=2).err
     assert shown.startswith(hidden.err.rstrip("\n")) and "\x1b" not in shown
     assert shown.endswith(f"The value is {repr(frame.loc[11, 'visits'])[:80]}\n")
-    other = command(*asked, "--show-values", "--subject=person", status=2)  # an error that names no cell
+    other = command(*asked, "--show-values", "--subject=person", status=2)  # an error that quotes no cell
     assert "The value is" not in other.err
 
 
 def test_drop_generated_and_domain(tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tables with an id of their own each, the synthetic one with a region that no real row has."""
+    """Each table has its own id column; the synthetic one has a region that no real row has."""
     rng, frames = np.random.default_rng(0), {}
     monkeypatch.chdir(tmp_path)
     for role in ROLES:
@@ -97,16 +98,16 @@ def test_drop_generated_and_domain(tmp_path: Path, command: Command, monkeypatch
         frame.to_csv(f"{role}.csv", index=False)
     asked = evaluate({role: Path(f"{role}.csv") for role in ROLES}, "--metrics=value_disclosure", "--quiet")
     assert "value_disclosure.foreign_cells" in command(*asked, "--drop=claim", status=1).out
-    command(*asked, "--drop=claim", "--domain=region=north,east", "--json=found.json")
+    command(*asked, "--drop=claim", "--allowed-values=region=north,east", "--json=found.json")
     assert json.loads(Path("found.json").read_text())["tables"]["synthetic"]["columns"] == 2
-    command(*asked, "--generated=claim=numbered anew", "--domain=region=east")
+    command(*asked, "--new-values=claim=numbered again", "--allowed-values=region=east")
     frames["synthetic"].assign(claim=frames["train"]["claim"]).to_csv("synthetic.csv", index=False)
-    command(*asked, "--generated=claim=numbered anew", "--domain=region=east", status=1)
+    command(*asked, "--new-values=claim=numbered again", "--allowed-values=region=east", status=1)
 
 
 def test_the_default_policy_is_printed_as_a_policy_file(command: Command) -> None:
-    assert Policy.from_dict(yaml.safe_load(command("policy").out)).digest() == Policy.default().digest()
-    assert Policy.from_dict(yaml.safe_load(command("policy", "small").out)) == Policy.small()
+    assert policy_digest(load_policy(yaml.safe_load(command("policy").out))) == policy_digest(default_policy())
+    assert load_policy(yaml.safe_load(command("policy", "small").out)) == small_policy()
 
 
 # --- ids --------------------------------------------------------------------------------------------------------------
@@ -114,7 +115,7 @@ def test_the_default_policy_is_printed_as_a_policy_file(command: Command) -> Non
 
 @pytest.fixture
 def visits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A call for tables of people with three rows each; the synthetic one holds the id of a person, too."""
+    """A call for tables with three rows per person; the synthetic one also contains a person's id."""
     rng = np.random.default_rng(1)
     monkeypatch.chdir(tmp_path)
     for start, role in enumerate(ROLES):
@@ -132,20 +133,20 @@ def test_several_columns_to_drop_and_one_whose_name_holds_a_comma(visits: list[s
     found, other = (json.loads(Path(name).read_text())["tables"] for name in ("found.json", "other.json"))
     assert found == other and found["train"]["columns"] == 1
     refused = command(*visits, status=2).err
-    assert """--drop 'patient,"note, long"'""" in refused  # what it says can be copied
+    assert """--drop 'patient,"note, long"'""" in refused  # the option in the message can be copied
 
 
 def test_the_subject_of_a_synthetic_table_is_refused_or_dropped_and_told(visits: list[str], command: Command) -> None:
     asked = [*visits, "--subject=patient", "--json=found.json", "--html=page.html"]
     refused = command(*asked, '--drop="note, long"', status=2).err
-    assert "stands in the synthetic table" in refused and "--drop patient)" in refused
+    assert "the synthetic table contains the subject column" in refused and "--drop patient)" in refused
     said = " ".join(command(*asked, '--drop="note, long",patient', status=0).out.split())
-    told = "also holds 'note, long', 'patient', dropped and not measured: the verdict is about the table without."
+    told = "contains 'note, long', 'patient', dropped and not evaluated: the verdict does not cover them."
     assert told in said and "Each row counts as one person" not in said
     data = json.loads(Path("found.json").read_text())
     assert data["tables"]["train"] == {"rows": 300, "columns": 1, "subjects": 100}
     assert told in data["notes"][0] and Report.from_json(data).notes == tuple(data["notes"])
-    assert "dropped and not measured" in Path("page.html").read_text()
+    assert "dropped and not evaluated" in Path("page.html").read_text()
 
 
 def test_without_a_subject_it_says_that_a_row_is_a_person_and_what_looks_like_an_id(

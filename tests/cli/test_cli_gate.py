@@ -18,47 +18,52 @@ import pytest
 
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import SigningKey, TrustedKeys, first_key
+from privacy_assets.gate.lock import entries_of
 from privacy_assets.gate.releases import Release
-from privacy_assets.gate.statements import Place, Sealed, seal
+from privacy_assets.gate.statements import ReleaseTarget, SignedRecord, seal
 from privacy_assets.gate.verification import verify_file
+from privacy_assets.infra.markers import mark_deployment
 from privacy_assets.metrics.dcr import Dcr
-from privacy_assets.policy import Policy
-from privacy_assets.stats.limits import Limit, widening
-from privacy_assets.stats.results import Estimate, MetricResult
+from privacy_assets.metrics.policies import default_policy, policy_digest, small_policy
+from privacy_assets.policy import Limit, Policy
+from privacy_assets.stats.estimates import Estimate, MetricResult
 from privacy_assets.version import ENGINE_VERSION
 from tests.cli.conftest import Command, Said
 
 POLICY = Policy((Limit("dcr.privacy_score", at_most=0.1, advice="Use larger leaves."),), name="strict")
 SETUP = {"seed": 0}
 INPUTS = {"train": "t", "holdout": "h", "synthetic": "s"}
-PATIENTS, NORTH, SOUTH = Place("patients"), Place("visits", "north"), Place("visits", "south")
+PATIENTS, NORTH, SOUTH = ReleaseTarget("patients"), ReleaseTarget("visits", "north"), ReleaseTarget("visits", "south")
 
 
 class Deployment:
-    """A gate in a folder, and the command line as its users call it."""
+    """A gate in a folder, and the command line that its users call."""
 
     def __init__(self, root: Path, command: Command) -> None:
         self.root, self.command = root, command
         self.signing = root / "private" / "signing.key"
+        mark_deployment({"private": root / "private", "releases": root / "releases"})
         first_key(self.signing, root / "trusted_keys")
 
     @property
     def gate(self) -> Gate:
-        """With keys as they are now."""
+        """The gate with its current keys."""
         key = SigningKey(self.signing, "", TrustedKeys((self.root / "trusted_keys",)))
         return Gate(self.root / "releases", self.root / "private", key, b"k" * 32)
 
-    def judge(self, place: Place, seed: int, high: float = 0.05) -> tuple[Sealed, Sealed]:
-        """The signed attestation of a small table, and its signed snapshot."""
+    def judge(self, place: ReleaseTarget, seed: int, high: float = 0.05) -> tuple[SignedRecord, SignedRecord]:
+        """Return the signed attestation of a small table and its signed snapshot."""
         frame = pd.DataFrame({"a": np.random.default_rng(seed).normal(size=50)})
         snapshot, taken = self.gate.take_snapshot(frame, place, "t")
         low, value = (-0.02, 0.01) if high < 0.1 else (0.14, 0.17)
         estimate = Estimate("privacy_score", value, low, high, n=1000, subjects=1000)
         settings = json.loads(json.dumps(Dcr().settings()))
         result = MetricResult("dcr", (estimate,), settings=settings, inputs=INPUTS, engine_version=ENGINE_VERSION)
-        return self.gate.attest(snapshot, POLICY, {"dcr": result}, INPUTS, {"dcr": Dcr()}, SETUP)[1], taken
+        self.gate.locks.sign(place.table, entries_of(POLICY, SETUP))
+        score = self.gate.sign_result(result, snapshot, [])
+        return self.gate.attest(snapshot, POLICY, {"dcr": score}, INPUTS, {"dcr": Dcr()}, SETUP)[1], taken
 
-    def publish(self, place: Place, seed: int = 0) -> Release:
+    def publish(self, place: ReleaseTarget, seed: int = 0) -> Release:
         return self.gate.publish(*self.judge(place, seed), place, POLICY, SETUP)
 
     def key_file(self) -> Path:
@@ -71,7 +76,7 @@ class Deployment:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command) -> Deployment:
-    """A deployment that DAGSTER_HOME names, and an empty folder to work in."""
+    """A deployment named by DAGSTER_HOME, and an empty working folder."""
     for name in [name for name in os.environ if name.startswith("PRIVACY_ASSETS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "home"))
@@ -81,7 +86,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command) -> D
 
 
 def received(release: Release, *, attestation: bool = False) -> Path:
-    """The released table as somebody copied it into the working folder."""
+    """The released table, copied into the working folder."""
     shutil.copy(release.table, "mine.parquet")
     if attestation:
         shutil.copy(release.attestation, "attestation.json")
@@ -104,7 +109,7 @@ def foreign(folder: Path) -> Path:
 # --- verify -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_released_file_is_told_with_policy_and_statistics(home: Deployment) -> None:
+def test_a_released_file_is_told_with_policy_and_limits(home: Deployment) -> None:
     release = home.publish(PATIENTS)
     stated = release.opened(PATIENTS, home.gate.key.trusted)
     for file in (received(release), release.table):
@@ -113,14 +118,9 @@ def test_a_released_file_is_told_with_policy_and_statistics(home: Deployment) ->
         lines = dict(line.split(maxsplit=1) for line in said.out.splitlines() if line[:1].islower())
         assert lines["table"] == "patients" and lines["sha256"] == stated.sha256
         assert lines["found"] == f"release {release.id}, the current one"
-        assert lines["policy"] == f"strict, {POLICY.digest()}"
+        assert lines["policy"] == f"strict (custom), {policy_digest(POLICY)}"
         assert lines["engine"] == ENGINE_VERSION and stated.keyid in said.out
-        judged, limit, verdict, value, *_ = [cell for cell in lines["dcr.privacy_score"].split("  ") if cell]
-        assert (judged, limit, verdict.strip()) == (
-            "0.05418",
-            "≤ 0.1",
-            "pass",
-        ) and value.strip() == "0.01 [-0.02, 0.05]"
+        assert [cell.strip() for cell in lines["dcr.privacy_score"].split("  ")] == ["conservative", "≤ 0.1", "pass"]
     home.publish(PATIENTS, seed=1)
     assert f"release {release.id}, not the current one" in home("verify", received(release)).out
 
@@ -130,13 +130,120 @@ def test_the_same_as_json(home: Deployment) -> None:
     told = json.loads(home("verify", received(release), "--json").out)
     assert (told["released"], told["verdict"], told["table"], told["partition"]) == (True, "pass", "visits", "north")
     assert (told["release"], told["current"], told["rows"]) == (release.id, True, 50)
-    assert told["policy"] == {"name": "strict", "digest": POLICY.digest()}
+    assert told["policy"] == {"name": "strict", "digest": policy_digest(POLICY)}
     (limit,) = told["limits"]
-    assert [limit[name] for name in ("limit", "value", "low", "high")] == [0.1, 0.01, -0.02, 0.05]
-    assert limit["measured"] == pytest.approx(0.01 + 0.04 * widening(1, 0.95))
+    facts = {"statistic": "dcr.privacy_score", "bound": "conservative", "limit": 0.1, "min_subjects": 30}
+    assert limit == {**facts, "status": "pass"}
     Path("mine.parquet").write_bytes(b"other")
     told = json.loads(home("verify", "mine.parquet", "--json", status=1).out)
     assert (told["released"], told["limits"], told["table"]) == (False, [], None)
+
+
+DECLARED: dict[str, Any] = {
+    "seed": 7,
+    "subject": "pid",
+    "drop": ["surname", "phone"],
+    "kinds": {"age": "integer", "seen": "datetime"},
+    "new_values": {"note": "written by a model that saw no note"},
+    "allowed_values": {"ward": {"values": 12, "digest": "ab" * 32}},
+    "metrics": {"membership_inference": {"subgroups": ["ward"], "n_permutations": 199}, "dcr": {}, "new": {"x": 1}},
+}
+
+
+def restated(home: Deployment, release: Release, **changes: Any) -> Path:
+    """Write attestation.json with other contents, signed by the deployment's key; return the received table."""
+    stated = replace(release.opened(PATIENTS, home.gate.key.trusted), **changes)
+    Path("attestation.json").write_bytes(seal(stated.statement(), home.gate.key).data)
+    return received(release)
+
+
+def test_what_was_declared_is_shown_and_what_widens_is_warned_of(home: Deployment) -> None:
+    release = home.publish(PATIENTS)
+    said = home("verify", restated(home, release, setup=DECLARED)).out.splitlines()
+    lines = [line for line in said if not line.startswith("Warning")]
+    for line in (
+        "seed         7",
+        "subject      pid",
+        "left out     surname, phone",
+        "kinds        age: integer, seen: datetime",
+        "new values in note written by a model that saw no note",
+        "table settings membership_inference.subgroups ['ward']",
+        f"allowed in ward 12 values, keyed {'ab' * 32}",
+    ):
+        assert lines.count(line) == 1, line
+    warned = [line for line in said if line.startswith("Warning: ")]
+    assert len(warned) == 5
+    assert "Warning: the table sets membership_inference.subgroups. Its policy leaves this setting to tables." in warned
+    for words in ("policy strict is custom", "the kind of age, seen", "column note may have new", "ward may have 12"):
+        assert len([line for line in warned if words in line]) == 1, words
+    told = json.loads(home("verify", "mine.parquet", "--json").out)
+    declared = {"dropped" if name == "drop" else name: value for name, value in DECLARED.items() if name != "metrics"}
+    declared["table_settings"] = {"membership_inference.subgroups": ["ward"]}
+    assert {name: told[name] for name in declared} == declared
+    assert [f"Warning: {warning}" for warning in told["warnings"]] == warned
+    without = home("verify", restated(home, release, setup={"seed": 0})).out
+    assert "Warning: there is no subject column" in without and without.count("Warning") == 2
+
+
+def test_a_policy_is_shipped_by_its_limits_and_not_by_its_name(home: Deployment) -> None:
+    release = home.publish(PATIENTS)
+
+    def shown(policy: Policy, digest: str = "") -> str:
+        passed = {limit.key: "pass" for limit in policy.limits}
+        stated = {"policy": policy.to_dict(), "policy_digest": digest or policy_digest(policy), "limits": passed}
+        return home("verify", restated(home, release, setup=DECLARED, **stated)).out
+
+    for policy in (default_policy(), small_policy()):
+        assert f"{policy.name} (shipped), {policy_digest(policy)}" in shown(policy)
+        assert "is custom" not in shown(policy)
+        loose = replace(policy, name="other", limits=(replace(policy.limits[0], min_subjects=1), *policy.limits[1:]))
+        for said in (shown(loose), shown(loose, policy_digest(policy)), shown(replace(policy, name="other"))):
+            assert "(custom), " in said and "is custom. It can be weaker" in said
+        claims = {**loose.to_dict(), "name": policy.name}
+        said = home("verify", restated(home, release, setup=DECLARED, policy=claims), status=1)
+        assert "another version of privacy-assets" in " ".join(said.out.split())
+
+
+def test_the_limits_of_another_engine_are_not_called_shipped(home: Deployment) -> None:
+    release, policy = home.publish(PATIENTS), default_policy()
+    loose = {**policy.to_dict(), "limits": [{**one, "min_subjects": 1} for one in policy.to_dict()["limits"]]}
+    stated = {"policy": loose, "limits": {limit.key: "pass" for limit in policy.limits}, "engine_version": "0.0.1"}
+    said = home("verify", restated(home, release, setup=DECLARED, **stated)).out
+    assert "default, of engine 0.0.1, " in said and "(shipped)" not in said
+    assert "Warning: policy default is of engine 0.0.1. This version cannot compare it" in said
+
+
+def test_declared_names_cannot_disturb_the_terminal(home: Deployment) -> None:
+    wild = "x\x1b[2J\r\nRELEASED \u202e\x07"
+    setup = {
+        "seed": wild, "subject": wild, "drop": [wild], "kinds": {wild: wild}, "new_values": {wild: wild},
+        "allowed_values": {wild: {"values": wild, "digest": wild}},
+        "metrics": {"membership_inference": {"subgroups": [wild]}, "shadow_membership": {"generator": {wild: wild}}},
+    }  # fmt: skip
+    file = restated(home, home.publish(PATIENTS), setup=setup, made_at=wild, engine_version=wild)
+    said = home("verify", file).out
+    assert said.replace("\n", "").replace("≤", "").replace("–", "").isprintable()
+    assert len([line for line in said.splitlines() if line.startswith("RELEASED")]) == 0  # it is only attested
+    assert home("verify", file, "--json").out.replace("\n", "").isprintable()
+    policy = {**POLICY.to_dict(), "name": wild}
+    said = home("verify", restated(home, home.publish(PATIENTS), setup=setup, policy=policy), status=1).out
+    assert "another version" in " ".join(said.split()) and said.replace("\n", "").isprintable()
+
+
+@pytest.mark.parametrize(
+    "setup",
+    [
+        {},
+        {"seed": 0, "metrics": {"membership_inference": 3}},
+        {"seed": 0, "kinds": ["a"]},
+        {"seed": 0, "allowed_values": {"a": 3}},
+        {"seed": 0, "drop": 3},
+        None,
+    ],
+)
+def test_settings_of_another_form_are_not_released(home: Deployment, setup: Any) -> None:
+    said = home("verify", restated(home, home.publish(PATIENTS), setup=setup), status=1)
+    assert "another version of privacy-assets" in " ".join(said.out.split())
 
 
 def test_the_public_key_alone_is_enough(home: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +270,7 @@ def test_the_same_bytes_released_twice_are_found_as_they_are_read(home: Deployme
     assert f"release {first.id}, not the current one" in said.out
     home.gate.roll_back(PATIENTS, first.id)
     assert f"release {first.id}, the current one" in home("verify", file).out
-    flip(first.attestation, 300)  # one that is whole is enough
+    flip(first.attestation, 300)  # one intact envelope is enough
     assert f"release {second.id}, not the current one" in home("verify", file).out
 
 
@@ -176,8 +283,8 @@ def test_a_flipped_bit_is_not_released(home: Deployment, where: str) -> None:
     flip(file, 700)
     said = home("verify", file, *more, status=1)
     assert said.out.startswith("NOT RELEASED  mine.parquet\n")
-    assert "it changed after it was released" in " ".join(said.out.split())
-    assert "dcr.privacy_score" not in said.out  # statistics of other bytes are not shown beside these
+    assert "changed after its release" in " ".join(said.out.split())
+    assert "dcr.privacy_score" not in said.out  # statistics of other bytes are not shown here
 
 
 def test_no_flipped_bit_of_the_attestation_is_believed(home: Deployment) -> None:
@@ -189,18 +296,18 @@ def test_no_flipped_bit_of_the_attestation_is_believed(home: Deployment) -> None
         flip(Path("attestation.json"), position, position % 8)
     assert verify_file(file, trusted, home.root / "releases").passed
     flip(Path("attestation.json"), size // 2)
-    assert "Ask the publisher" in home("verify", file, status=1).out
+    assert "Fix: ask the publisher" in " ".join(home("verify", file, status=1).out.split())
 
 
 def test_a_foreign_key_and_a_failed_verdict_are_not_released(home: Deployment) -> None:
     file = received(home.publish(PATIENTS), attestation=True)
     assert "which is not trusted" in home("verify", file, "--key", foreign(Path("other")), status=1).out
     failed, taken = home.judge(PATIENTS, seed=2, high=0.2)
-    again, _ = home.judge(PATIENTS, seed=2)  # remembered: no limit is broken this time
+    again, _ = home.judge(PATIENTS, seed=2)  # remembered, although no limit is broken this time
     stated = replace(home.gate.attestation(failed, PATIENTS), verdict="pass", remembered=[])
-    denied = seal(stated.statement(), home.gate.key)  # a pass that its limits deny
-    above = "0.2109 is above the limit 0.1 at attempt 2"
-    for attestation, words in ((failed, "'fail': 1 of 1 limits is broken"), (again, above), (denied, above)):
+    denied = seal(stated.statement(), home.gate.key)  # a verdict "pass" that contradicts its limits
+    broken, before = "1 of 1 limits is broken", "'fail': failed before: dcr.privacy_score at most 0.1"
+    for attestation, words in ((failed, f"'fail': {broken}"), (again, before), (denied, f"'pass': {broken}")):
         Path("theirs.json").write_bytes(attestation.data)
         found = home.gate.snapshot(taken, PATIENTS).path
         assert words in home("verify", found, "--attestation", "theirs.json", status=1).out
@@ -219,7 +326,7 @@ def test_an_attestation_of_another_form_is_not_released(home: Deployment) -> Non
      (["mine.parquet", "--attestation=absent.json"], "absent.json"),
      (["mine.parquet", "--key=absent.pem"], "no trusted key in absent.pem"),
      (["mine.parquet", "--key={key}", "--key=absent.pem"], "absent.pem"),
-     (["mine.parquet", "--key={signing}"], "no public key in PEM form"),
+     (["mine.parquet", "--key={signing}"], "not a public key in PEM form"),
      (["mine.parquet", "--releases=absent"], "--releases")],
 )  # fmt: skip
 def test_bad_input_exits_with_2(home: Deployment, arguments: list[str], words: str) -> None:
@@ -273,8 +380,8 @@ def test_the_file_is_read_once(home: Deployment, monkeypatch: pytest.MonkeyPatch
 # --- releases ---------------------------------------------------------------------------------------------------------
 
 
-def test_nothing_was_published_yet(home: Deployment) -> None:
-    assert f"Nothing was published yet in {home.root / 'releases'}" in home("releases").out
+def test_there_are_no_releases(home: Deployment) -> None:
+    assert f"There are no releases in {home.root / 'releases'}" in home("releases").out
     home("releases", "patients", "--rollback", "x", status=2)
     assert json.loads(home("releases", "--json").out)["places"] == []
 
@@ -300,7 +407,7 @@ def test_the_history_of_each_table_and_partition(home: Deployment) -> None:
     ("arguments", "words"),
     [(["patient"], "Did you mean 'patients'"), (["visits", "--partition=nort"], "Did you mean 'north'"),
      (["patients", "--partition=x"], "no partition 'x' of 'patients'"),
-     (["patients", "--rollback=2026"], "has no release '2026'"), (["--rollback=x"], "needs the TABLE"),
+     (["patients", "--rollback=2026"], "has no release '2026'"), (["--rollback=x"], "requires the TABLE"),
      (["visits", "--rollback=x"], "Known: north"), (["--releases=absent"], "absent: no such release folder")],
 )  # fmt: skip
 def test_what_is_not_there_exits_with_2(home: Deployment, arguments: list[str], words: str) -> None:
@@ -314,15 +421,15 @@ def test_a_damaged_release_is_told_and_is_not_rolled_back_to(home: Deployment) -
     first, second = home.publish(PATIENTS), home.publish(PATIENTS, seed=1)
     flip(first.table, 500)
     said = home("releases", status=1)
-    assert f"{first.id} is damaged: {first.table} does not hold the bytes" in said.out
-    assert "do not use it" in said.out and "--rollback" not in said.out  # there is no other whole one
+    assert f"{first.id} is damaged: {first.table} does not contain the bytes" in said.out
+    assert "do not use it" in said.out and "--rollback" not in said.out  # there is no other intact release
     assert "refused, nothing changed" in home("releases", "patients", "--rollback", first.id, status=1).err
     assert home.gate.store.current(PATIENTS) == second
     flip(second.attestation, 300)
-    assert "materialise `published` again, or roll back" in home("releases", status=1).out
+    assert "rerun the step publish, or roll back" in home("releases", status=1).out
     (told,) = json.loads(home("releases", "--json", status=1).out)["places"]
     assert [one["state"] for one in told["releases"]] == ["damaged", "damaged"]
-    assert told["releases"][0]["policy"] is None  # nothing of what is not signed is shown
+    assert told["releases"][0]["policy"] is None  # unsigned content is not shown
 
 
 @pytest.mark.parametrize("pointer", [None, b"{", b'{"release": "20200101T000000.000000Z-aaaaaaaaaaaa"}'])
@@ -354,7 +461,7 @@ def test_rollback_asks_the_memory_of_failures(home: Deployment, monkeypatch: pyt
     elsewhere = home.root.parent / "elsewhere"
     home.gate.private.rename(elsewhere)
     back = ["releases", "patients", "--rollback", first.id]
-    assert "nobody can tell whether these rows failed since" in home(*back, status=2).err
+    assert "later failures of these rows are unknown" in home(*back, status=2).err
     elsewhere.chmod(0o755)
     assert "chmod 700" in home(*back, "--private", elsewhere, status=2).err
     assert home.gate.store.current(PATIENTS) == second
@@ -363,7 +470,7 @@ def test_rollback_asks_the_memory_of_failures(home: Deployment, monkeypatch: pyt
     home(*back)
     monkeypatch.delenv("PRIVACY_ASSETS_PRIVATE")
     elsewhere.rename(home.gate.private)
-    home.judge(PATIENTS, seed=1, high=0.2)  # the same rows, another look
+    home.judge(PATIENTS, seed=1, high=0.2)  # the same rows, attested again
     assert "these rows failed before" in home(*back[:-1], second.id, status=1).err
     assert home.gate.store.current(PATIENTS) == first
 
@@ -373,11 +480,12 @@ def test_rollback_asks_the_memory_of_failures(home: Deployment, monkeypatch: pyt
 
 def test_the_first_pair_and_its_rotation(home: Deployment) -> None:
     shutil.rmtree(home.root)
-    assert home("keys").out.startswith("No keys yet")
-    assert not home.root.exists()  # looking makes nothing
+    assert home("keys").out.startswith("There are no keys")
+    assert not home.root.exists()  # listing keys creates no files
     said = home("keys", "--new")
     first = home.key_file()
     assert f"give {first.name} to" in said.out and "stays trusted" not in said.out
+    mark_deployment({"private": home.root / "private", "releases": home.root / "releases"})  # as in the first run
     release = home.publish(PATIENTS)
     said = home("keys", "--new")
     assert f"{first.name} stays trusted" in said.out and "To distrust a key" in said.out
@@ -411,7 +519,7 @@ def _flipped(home: Deployment) -> None:
 @pytest.mark.parametrize(
     ("harm", "words"),
     [
-        (_no_key, "zz.pem: no public key in PEM form"),
+        (_no_key, "zz.pem: this is not a public key in PEM form"),
         (_readable, "signing key   unusable"),
         (_readable, "mode 0600"),
         (_lost, "there are trusted keys but no signing key"),
@@ -441,7 +549,7 @@ def test_a_new_key_needs_a_folder_of_trusted_keys_and_a_private_one(
     assert "chmod 700" in home("keys", "--new", status=2).err
     (home.root / "private").chmod(0o700)
     monkeypatch.setenv("PRIVACY_ASSETS_TRUSTED_KEYS", str(home.key_file()))
-    assert "make it a folder" in home("keys", "--new", status=2).err
+    assert "replace it by a folder" in home("keys", "--new", status=2).err
     monkeypatch.delenv("PRIVACY_ASSETS_TRUSTED_KEYS")
     Path("file").touch()
     assert "file" in home("keys", "--new", "--private=file", status=2).err
@@ -453,7 +561,7 @@ def test_the_folders_come_from_options_environment_and_defaults(
 ) -> None:
     release = home.publish(PATIENTS)
     monkeypatch.delenv("DAGSTER_HOME")
-    assert "Nothing was published yet in .dagster_home/releases" in home("releases").out
+    assert "/.dagster_home/releases. The asset" in home("releases").out
     assert release.id in home("releases", "--releases", home.root / "releases").out
     monkeypatch.setenv("PRIVACY_ASSETS_RELEASES", str(home.root / "releases"))
     assert release.id in home("releases").out

@@ -13,13 +13,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from privacy_assets.cli.shared import settings
-from privacy_assets.compute.devices import Device
+from privacy_assets.cli.options import settings
 from privacy_assets.generators import GENERATORS, generator_info
 from privacy_assets.generators.base import Training
 from privacy_assets.generators.copies import Copy, FittedCopy
+from privacy_assets.infra.devices import Device
+from privacy_assets.tables.contract import infer_schema
 from privacy_assets.tables.reading import read_table
-from privacy_assets.tables.schema import infer_schema
 from privacy_assets.tables.table import Table
 from tests.cli.conftest import Command, Said
 from tests.cli.people import SECRET, people
@@ -69,15 +69,15 @@ def test_the_list_is_that_of_the_registry(command: Command) -> None:
     assert [row[0] for row in rows] == list(GENERATORS)
     text = " ".join(shown.split())
     for info, row in zip(generator_info(), rows, strict=True):
-        assert row[1] == ("no" if not info.available else "elsewhere" if info.apart else "yes")
+        assert row[1] == ("no" if not info.available else "elsewhere" if info.separate_environment else "yes")
         assert (row[2] == "yes") == GENERATORS[info.name].repeatable and info.licence in row
         assert all(part in text for part in (info.summary, *info.settings))
         assert all(f"{name} (required)" in text for name in info.required)
-    assert "Needs an environment of its own, whose python is a setting: python -m venv rtf" in text
+    assert "Needs a separate environment, whose Python is a setting: python -m venv rtf" in text
     by_name = {one["name"]: one for one in json.loads(command("generators", "--json").out)["generators"]}
     assert list(by_name) == list(GENERATORS)
     assert (
-        by_name["synthpop"]["settings"] == {"min_leaf": 100, "smoothing": True, "visit": None}
+        by_name["synthpop"]["settings"] == {"min_samples_leaf": 100, "smoothing": True, "visit": None}
         and by_name["synthpop"]["repeatable"]
     )
     assert by_name["command"]["required"] == ["command"] and not by_name["command"]["repeatable"]
@@ -99,7 +99,7 @@ def test_what_is_missing_is_listed_and_told(
     assert not (tmp_path / "t.parquet").exists()
 
 
-# --- what is written --------------------------------------------------------------------------------------------------
+# --- output files -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("generator", "suffix"), [("baynet", "parquet"), ("synthpop", "pq"), ("noisy_copy", "csv")])
@@ -132,11 +132,11 @@ def test_it_says_that_nothing_is_judged_and_the_command_that_does_it_runs(
     out, holdout = tmp_path / "my table.parquet", tmp_path / "h.parquet"
     people().assign(person=lambda frame: frame["person"] + 1000, wage=1.5).to_parquet(holdout, index=False)
     told = generate(out, "--quiet", "--kind=visits=numeric", "--drop=seen").err
-    assert len(pd.read_parquet(out)) == len(people())  # as many rows as the table has
+    assert len(pd.read_parquet(out)) == len(people())
     budget, *_, judge, holdout_is = told.splitlines()
     assert budget == "privacy budget: none (no formal guarantee)"
-    assert "of people whom the generator has not" in holdout_is
-    assert f"NOT JUDGED: {out} can repeat private rows" in told and "training" not in told
+    assert "rows of other people of the same population" in holdout_is
+    assert f"NOT EVALUATED: {out} can repeat private rows" in told and "training" not in told
     words = [str(holdout) if word == "HOLDOUT" else word for word in shlex.split(judge)]
     assert words[:2] == ["privacy-assets", "evaluate"]
     assert words[-4:] == ["--kind", "visits=numeric", "--drop", "seen"]
@@ -145,7 +145,7 @@ def test_it_says_that_nothing_is_judged_and_the_command_that_does_it_runs(
 
 
 def test_csv_comes_and_goes_with_its_kinds_and_values(generate: Generate, command: Command, tmp_path: Path) -> None:
-    """Else a copied row would not be found to be one."""
+    """Otherwise a copied row would not be recognized as a copy."""
     source, out = tmp_path / "p.csv", tmp_path / "s.csv"
     real = people().drop(columns=["person", "seen"])
     real.assign(stay=pd.Timestamp("2020-02-03 04:05:06.5")).to_csv(source, index=False)
@@ -154,7 +154,7 @@ def test_csv_comes_and_goes_with_its_kinds_and_values(generate: Generate, comman
     assert infer_schema(made) == infer_schema(read) and made.dtypes.to_dict() == read.dtypes.to_dict()
     assert ".0" not in "".join(pd.read_csv(out, dtype=str)["visits"].dropna())
     assert_same_rows(made, read)
-    generate(out)  # made from Parquet
+    generate(out)  # from Parquet
     schema = infer_schema(people().drop(columns="person"))
     parts = [Table.of(frame[schema.names], schema, where="it").frame() for frame in (read_table(out), people())]
     assert_same_rows(*parts, check_exact=True)
@@ -217,8 +217,8 @@ def test_device_checkpoint_seed_and_progress_reach_the_training(
 
     monkeypatch.setattr(Copy, "_fit", fit)
     monkeypatch.setattr(Copy, "modules", modules)
-    monkeypatch.setattr("privacy_assets.compute.devices.accelerators", lambda: [Device("best", "card")])
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # where it is leased
+    monkeypatch.setattr("privacy_assets.infra.devices.accelerators", lambda: [Device("best", "card")])
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # the folder of the device lease
     folder = tmp_path / "checkpoint"
     said = generate(tmp_path / "s.csv", "--seed=5", f"--checkpoint={folder}", "--kind=grade=categorical")
     (training,) = given
@@ -245,10 +245,10 @@ def test_a_function_of_ones_own_promises_no_same_rows(
     monkeypatch.syspath_prepend(tmp_path)
     said = generate(tmp_path / "s.parquet", "--rows=7", generator="own_generator:make")
     assert len(pd.read_parquet(tmp_path / "s.parquet")) == 7
-    assert "callable does not promise the same rows for the same seed" in said.err
+    assert "callable does not guarantee the same rows for the same seed" in said.err
 
 
-# --- what is refused --------------------------------------------------------------------------------------------------
+# --- rejected input ---------------------------------------------------------------------------------------------------
 
 
 def test_the_table_cannot_take_the_place_of_what_it_is_made_from(
@@ -275,10 +275,10 @@ def test_the_table_cannot_take_the_place_of_what_it_is_made_from(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("--model={in}/people.parquet", "there is something already"),
-        ("--model={in}", "there is something already"),
+        ("--model={in}/people.parquet", "exists already"),
+        ("--model={in}", "exists already"),
         ("--checkpoint={in}/people.parquet", "this is not a folder"),
-        ("--checkpoint={in}/m --model={in}/m", "must be two folders"),
+        ("--checkpoint={in}/m --model={in}/m", "name the same folder"),
     ],
 )
 def test_a_model_needs_a_new_folder_and_a_checkpoint_one_of_its_own(
@@ -292,11 +292,11 @@ def test_a_model_needs_a_new_folder_and_a_checkpoint_one_of_its_own(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        *((f"--rows=5 {option}", f"{option.split('=')[0]} is for training") for option in (
+        *((f"--rows=5 {option}", f"{option.split('=')[0]} cannot be combined") for option in (
             "--generator=copy", "--set=a=1", "--subject=person", "--kind=a=numeric", "--device=cpu", "--checkpoint=c",
             "--model=n",
         )),
-        ("", "needs --rows"),
+        ("", "requires --rows"),
         ("--rows=2", "no fitted generator can be read"),
     ],
 )  # fmt: skip
@@ -307,7 +307,7 @@ def test_a_saved_model_takes_rows_alone_and_must_be_there(
     assert words in resample(tmp_path / "m", tmp_path / "s.csv", *options.split(), status=2).err
 
 
-# --- interrupted and broken -------------------------------------------------------------------------------------------
+# --- interruption and corruption --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -315,8 +315,8 @@ def test_a_saved_model_takes_rows_alone_and_must_be_there(
     [("privacy_assets.generators.copies.FittedCopy._sample", KeyboardInterrupt(), 130),
      ("privacy_assets.generators.copies.Copy._fit", RuntimeError(SECRET), 2),
      ("privacy_assets.tables.writing.parquet_bytes", KeyboardInterrupt(), 130),
-     ("privacy_assets.storage.files.os.fsync", KeyboardInterrupt(), 130),
-     ("privacy_assets.storage.files.os.replace", OSError(28, "No space left on device"), 2)],
+     ("privacy_assets.infra.folders.os.fsync", KeyboardInterrupt(), 130),
+     ("privacy_assets.infra.folders.os.replace", OSError(28, "No space left on device"), 2)],
 )  # fmt: skip
 def test_what_is_interrupted_or_fails_leaves_the_old_file_and_nothing_else(
     generate: Generate, tmp_path: Path, place: str, error: BaseException, status: int, monkeypatch: pytest.MonkeyPatch
@@ -328,9 +328,9 @@ def test_what_is_interrupted_or_fails_leaves_the_old_file_and_nothing_else(
     out.write_bytes(b"old")
     monkeypatch.setattr(place, stop)
     told = generate(out, status=status).err
-    assert SECRET not in told and "wrote" not in told and "NOT JUDGED" not in told
+    assert SECRET not in told and "wrote" not in told and "NOT EVALUATED" not in told
     assert out.read_bytes() == b"old" and listed(tmp_path) == ["in", "s.parquet"]
-    assert not isinstance(error, OSError) or f"{out}: cannot be written (No space left on device)" in told
+    assert not isinstance(error, OSError) or "No space left on device). Fix: free space on this disk" in told
 
 
 def test_an_interrupted_model_is_not_there_and_a_saved_one_outlives_the_sampling(
@@ -356,4 +356,4 @@ def test_a_folder_that_cannot_be_written_to_is_told_before_the_training(
 
     monkeypatch.setattr("privacy_assets.cli.generate.tempfile.TemporaryFile", denied)
     told = generate(tmp_path / "s.csv", status=2).err
-    assert f"{tmp_path / 's.csv'}: nothing can be written there (Permission denied)" in told
+    assert f"{tmp_path / 's.csv'}: cannot be written (Permission denied)" in told

@@ -1,4 +1,4 @@
-"""Every command: what it refuses, by one message without a private value and with nothing written, and its help."""
+"""Every command: rejected input gives one message without private values and writes no file; and its help."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from privacy_assets.cli.shared import parts
+from privacy_assets.cli.options import parts
 from privacy_assets.errors import ConfigError
 from privacy_assets.gate.releases import TRUSTED_VARIABLE
-from privacy_assets.shadow.plan import AuditPlan
-from privacy_assets.storage.objects import PRIVATE_VARIABLE, RELEASES_VARIABLE
+from privacy_assets.infra.objects import PRIVATE_VARIABLE, RELEASES_VARIABLE
+from privacy_assets.metrics.shadow_membership.audit import AuditConfig
 from privacy_assets.tables.schema import option_text
 from tests.cli.conftest import Command
 from tests.cli.people import SECRET
@@ -24,14 +24,14 @@ PEOPLE = ["--data=people.parquet", "--subject=person"]
 COMMANDS = {
     "evaluate": [*ROLES, "--quiet"],
     "generate": [*PEOPLE, "--generator=copy", "--out=made.csv"],
-    "plan": ["--rows=people.parquet", "--subject=person", "--train=40", "--holdout=30", "--draws=1", "--quiet"],
+    "power": ["--rows=people.parquet", "--subject=person", "--train=40", "--holdout=30", "--draws=1", "--quiet"],
     "audit": [*PEOPLE, "--generator=baynet", "--shadows=20", "--tests=8", "--size=40", "--quiet"],
-    "calibrate": [*PEOPLE, "--out=study", "--no-embedder", "--quiet", "--metrics=dcr"],
+    "leak-study": [*PEOPLE, "--out=study", "--no-embedder", "--quiet", "--metrics=dcr"],
 }
 IN_EVERY_COMMAND = [
     ("--seed=-1", "seed"),
     ("--subject=persn", "column 'persn': the subject column is missing. Fix: name one of its columns."),
-    ('--drop="town', "--drop: close every double quote"),
+    ('--drop="town', "--drop: a double quote is not closed"),
     ("--drop=town,twn", "there is no column 'twn'. Did you mean 'town'?"),
     ("--kind=town=categorical,age", "COLUMN=KIND"),
     ("--drop=twon", "Did you mean 'town'"),
@@ -46,14 +46,14 @@ OF_ONE_COMMAND = [
     ("evaluate", "--policy=absent.yaml", "absent.yaml"),
     ("evaluate", "--json=/no/such/folder/x.json", "folder does not exist"),
     ("evaluate", "--device=tpu", "tpu"),
-    ("evaluate", "--set=degree=2", "by --generator"),
+    ("evaluate", "--set=degree=2", "requires --generator"),
     ("evaluate", "--generator=baynet", "add shadow_membership"),
     ("evaluate", "--generator=baynt", "Did you mean 'baynet'"),
     ("evaluate", "--metrics=shadow_membership", "generator: baynet"),
     ("evaluate", "--metrics=shadow_membership --generator=baynet --set=degre=2", "Did you mean 'degree'"),
-    ("evaluate", "--generated=town", "COLUMN=REASON"),
-    ("evaluate", "--generated=town=", "no reason"),
-    ("evaluate", "--domain=town=a --domain=town=b", "once for each column"),
+    ("evaluate", "--new-values=town", "COLUMN=REASON"),
+    ("evaluate", "--new-values=town=", "no reason"),
+    ("evaluate", "--allowed-values=town=a --allowed-values=town=b", "once for each column"),
     ("evaluate", "--train=trian.parquet", "Did you mean 'train.parquet'?"),
     ("evaluate", "--train=nowhere/train.csv", "there is no folder nowhere"),
     ("generate", "--data=absent.csv", "absent.csv: no such file"),
@@ -62,55 +62,55 @@ OF_ONE_COMMAND = [
     ("generate", "--generator=copyy", "Did you mean 'copy'"),
     ("generate", "--generator=nowhere:made", "cannot be imported"),
     ("generate", "--generator=command", "needs the settings command"),
-    ("generate", "--rows=0", "at least one row"),
+    ("generate", "--rows=0", "must be at least 1"),
     ("generate", "--rows=many", "invalid int value"),
     ("generate", "--set=noise", "KEY=VALUE"),
-    ("generate", "--generator=noisy_copy --set=noise=much", "noise must be a number"),
-    ("generate", "--generated=town=anew", "copies the values of real rows"),
+    ("generate", "--generator=noisy_copy --set=noise=much", "noise: Input should be a valid number"),
+    ("generate", "--new-values=town=anew", "copies the values of real rows"),
     ("generate", "--subject=town", "column 'town', row 2: the subject is missing"),
     ("generate", "--device=tpu", "tpu"),
     ("generate", "--out=s.txt", "suffix"),
     ("generate", "--out=/no/such/folder/s.csv", "folder does not exist"),
     ("generate", "--out=folder.csv", "this is a folder"),
-    ("generate", "--model=/no/such/folder/m", "nothing can be written"),
-    ("plan", "--rows=absent.csv", "absent.csv: no such file"),
-    ("plan", "--train=0", "train must be a whole number of at least 1"),
-    ("plan", "--holdout=-3", "holdout must be a whole number of at least 1"),
-    ("plan", "--reference=-1", "reference must be a whole number of at least 0"),
-    ("plan", "--draws=0", "draws must be a whole number of at least 1"),
-    ("plan", "--train=1.5", "invalid int value"),
-    ("plan", "--train=100", "there are 120 people, and train and holdout and reference need 100 + 30 + 40 = 170"),
-    ("plan", "--policy=absent.yaml", "absent.yaml"),
-    ("plan", "--json=/no/such/folder/x.json", "folder does not exist"),
+    ("generate", "--model=/no/such/folder/m", "cannot be written"),
+    ("power", "--rows=absent.csv", "absent.csv: no such file"),
+    ("power", "--train=0", "train must be an integer of at least 1"),
+    ("power", "--holdout=-3", "holdout must be an integer of at least 1"),
+    ("power", "--reference=-1", "reference must be an integer of at least 0"),
+    ("power", "--draws=0", "draws must be an integer of at least 1"),
+    ("power", "--train=1.5", "invalid int value"),
+    ("power", "--train=100", "there are 120 people, and train and holdout and reference need 100 + 30 + 40 = 170"),
+    ("power", "--policy=absent.yaml", "absent.yaml"),
+    ("power", "--json=/no/such/folder/x.json", "folder does not exist"),
     ("audit", "--data=absent.csv", "absent.csv: no such file"),
     ("audit", "--generator=baynett", "Did you mean 'baynet'"),
     ("audit", "--set=degrees=2", "Did you mean 'degree'"),
     ("audit", "--set=degree=[1", "cannot be read as YAML"),
     ("audit", "--size=1000", "the auxiliary part has 160 rows"),
     ("audit", "--size=many", "invalid int value"),
-    ("audit", "--shadows=5", "even"),
-    ("audit", "--attack=query", "Did you mean 'queries'"),
-    ("audit", "--neighbours=0", "neighbours"),
-    ("audit", "--aux-rows=239 --test-rows=9", "more than its 240 rows"),
+    ("audit", "--shadows=5", "multiple of 2"),
+    ("audit", "--attack=query", "'queries' or 'attention'"),
+    ("audit", "--n-neighbors=0", "n_neighbors"),
+    ("audit", "--aux-rows=239 --test-rows=9", "exceed its 240 rows"),
     ("audit", "--json=/", "this is a folder"),
-    ("audit", "--records=2 --ids=1", "leave --records"),
+    ("audit", "--max-targets=2 --ids=1", "cannot be combined with --max-targets"),
     ("audit", "--ids=", "row positions"),
     ("audit", "--ids=1,1", "row positions"),
     ("audit", "--ids=1,x", "row positions"),
     ("audit", "--ids=300", "row"),
-    ("calibrate", "--data=absent.csv", "absent.csv: no such file"),
-    ("calibrate", "--fractions=0,1.5", "from 0 to 1"),
-    ("calibrate", "--fractions=a", "write numbers separated by commas"),
-    ("calibrate", "--noise=,", "write numbers separated by commas"),
-    ("calibrate", "--noise=0,2", "noise: p must be a number from 0 to 1"),
-    ("calibrate", "--overfit=1 --fractions=0", "leave --fractions and --noise out"),
-    ("calibrate", "--overfit=1 --generator=ctgan", "cannot over-fit"),
-    ("calibrate", "--overfit=3", "overfit"),
-    ("calibrate", "--generator=rvae", "for --overfit"),
-    ("calibrate", "--people=2", "--people at least 3"),
-    ("calibrate", "--people=30", "a third of the people has"),
-    ("calibrate", "--metrics=dcrr", "Did you mean 'dcr'"),
-    ("calibrate", "--out=people.parquet", "this is a file"),
+    ("leak-study", "--data=absent.csv", "absent.csv: no such file"),
+    ("leak-study", "--fractions=0,1.5", "from 0 to 1"),
+    ("leak-study", "--fractions=a", "expected numbers separated by commas"),
+    ("leak-study", "--noise=,", "expected numbers separated by commas"),
+    ("leak-study", "--noise=0,2", "noise: p: Input should be less than or equal to 1"),
+    ("leak-study", "--overfit=1 --fractions=0", "cannot be combined with --fractions or --noise"),
+    ("leak-study", "--overfit=1 --generator=ctgan", "cannot over-fit"),
+    ("leak-study", "--overfit=3", "overfit"),
+    ("leak-study", "--generator=rvae", "require --overfit"),
+    ("leak-study", "--people=2", "--people at least 3"),
+    ("leak-study", "--people=30", "a third of the people has"),
+    ("leak-study", "--metrics=dcrr", "Did you mean 'dcr'"),
+    ("leak-study", "--out=people.parquet", "this is a file"),
 ]
 CASES = [(name, option, told) for name in COMMANDS for option, told in IN_EVERY_COMMAND] + OF_ONE_COMMAND
 
@@ -145,19 +145,19 @@ def test_every_command_that_reads_a_private_table_names_open_columns(
 
 # --- help -------------------------------------------------------------------------------------------------------------
 
-HELP = {  # what the help of a command must tell, beside its exit statuses
-    "plan": ["knows nobody's role", "two for five in train"],
+HELP = {  # content that the help of each command must have, besides its exit statuses
+    "power": ["independent of these roles", "two fifths of --train"],
     "run": [RELEASES_VARIABLE, PRIVATE_VARIABLE, TRUSTED_VARIABLE, "example of a TABLE"],
-    "audit": ["counts from the private table (mode 0600)", "row positions"],
-    "calibrate": ["points.jsonl", "Nothing that is made here may be shared"],
+    "audit": ["contains private counts (mode 0600)", "row positions"],
+    "leak-study": ["points.jsonl", "Do not share any of the files"],
     "generators": [],
     "generate": ["is not judged", "holdout", "`privacy-assets evaluate`", "as private as the table"],
-    "verify": [RELEASES_VARIABLE, "DAGSTER_HOME/releases", TRUSTED_VARIABLE],
+    "verify": ["DAGSTER_HOME, else ./.dagster_home", RELEASES_VARIABLE, TRUSTED_VARIABLE],
     "releases": [RELEASES_VARIABLE, PRIVATE_VARIABLE, TRUSTED_VARIABLE],
     "keys": [RELEASES_VARIABLE, PRIVATE_VARIABLE, TRUSTED_VARIABLE, "PRIVACY_ASSETS_SIGNING_KEY"],
     "prepare": [RELEASES_VARIABLE, PRIVATE_VARIABLE, "If-None-Match"],
 }
-TWO_STATUSES = ("audit", "calibrate", "generate", "prepare")  # they judge nothing
+TWO_STATUSES = ("audit", "leak-study", "generate", "prepare")  # they have no verdict
 
 
 @pytest.mark.parametrize("name", HELP)
@@ -170,19 +170,19 @@ def test_help_tells_exit_statuses_and_defaults(name: str, command: Command) -> N
 
 def test_the_defaults_that_the_help_of_audit_tells_are_those_of_its_plan(command: Command) -> None:
     text = " ".join(command("audit", "--help").out.split())
-    for name in ("records", "shadows", "tests", "size", "neighbours"):
-        assert f"(default {getattr(AuditPlan, name)})" in text
+    for name in ("max_targets", "shadows", "tests", "size", "n_neighbors"):
+        assert f"(default {getattr(AuditConfig, name)})" in text
     for name in ("select", "distance", "attack", "sampling"):
-        assert f"{getattr(AuditPlan, name)} (default)" in text
+        assert f"{getattr(AuditConfig, name)} (default)" in text
 
 
 def test_every_command_is_listed_with_the_statuses(command: Command, tables: Path) -> None:
     text = command("--help").out
-    assert re.findall(r"^    ([a-z]+)\b", text, re.MULTILINE) == [
-        "evaluate", "plan", "run", "audit", "calibrate", "generators", "generate", "verify", "releases", "keys",
-        "prepare", "demo", "policy",
+    assert re.findall(r"^    ([a-z-]+)\b", text, re.MULTILINE) == [
+        "evaluate", "power", "run", "audit", "leak-study", "generators", "generate", "verify", "releases",
+        "accept", "keys", "prepare", "demo", "policy",
     ]  # fmt: skip
-    assert "0 the policy holds, 1 it is broken or cannot be assessed, 2 bad input" in " ".join(text.split())
+    assert "0 the policy holds, 1 a limit is broken or cannot be assessed, 2 invalid input" in " ".join(text.split())
     assert "--train" in command("evaluate", status=2).err
     assert "`privacy-assets generators`" in command("generate", f"--data={tables}", "--out=s.csv", status=2).err
 
@@ -195,5 +195,5 @@ def test_the_option_that_a_message_shows_names_the_same_columns(names: list[str]
 
 
 def test_a_quote_that_is_left_open_does_not_go_on_in_the_next_option() -> None:
-    with pytest.raises(ConfigError, match="close every double quote"):
+    with pytest.raises(ConfigError, match="a double quote is not closed"):
         parts("drop", ['"a', 'b"'])

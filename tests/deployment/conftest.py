@@ -1,13 +1,8 @@
 """One served deployment for all tests of this folder."""
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "plugin"))  # standins
-
 from served import Served
 from serving import serve
 from standins import people
@@ -23,7 +18,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    """Show the ends of the logs with a failure."""
+    """Show the last log lines with a failure."""
     report = yield
     running = getattr(item, "funcargs", {}).get("served")
     if report.failed and running is not None:

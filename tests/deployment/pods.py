@@ -1,4 +1,4 @@
-"""A cluster for the tests: keeps the jobs that Dagster asks for, and can run their containers as processes."""
+"""A cluster for tests: keeps the jobs that Dagster requests, and can run their containers as processes."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ IMAGE = "{repository}:{tag}".format(**SERVER["image"])
 
 
 class Status:
-    """Of a job that runs as long as nobody says otherwise."""
+    """Status of a job, running by default."""
 
     failed = 0
 
 
 class Cluster:
-    """In place of the client of dagster_k8s. ``secrets`` and ``places`` make containers runnable here."""
+    """Fake of the client of dagster_k8s. With ``secrets`` and ``places`` its containers can run here."""
 
     def __init__(self, secrets: Mapping[str, Mapping[str, str]] | None = None, extra: Mapping[str, str] | None = None):
         self.secrets, self.extra = secrets, dict(extra or {})
@@ -41,7 +41,7 @@ class Cluster:
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def create_namespaced_job_with_retries(self, body: Any, namespace: str) -> None:
-        """What the launcher and the executor call."""
+        """Create a job; the launcher and the executor call this."""
         assert namespace == LAUNCHER["config"]["job_namespace"]
         self.jobs.append(body)
         if self.secrets is not None:
@@ -50,11 +50,11 @@ class Cluster:
             self.processes.append(subprocess.Popen(command, env=self.environment(container), cwd=ROOT))
 
     def get_job_status(self, **_: Any) -> Status:
-        """All is well; a step that failed has said so itself."""
+        """Always report a running job; a failed step reports its own failure."""
         return Status()
 
     def environment(self, container: Any) -> dict[str, str]:
-        """The variables of a container, as Kubernetes would set them; a secret that is not there is a KeyError."""
+        """The environment of a container, as Kubernetes would set it. Raises KeyError for a missing secret."""
         assert self.secrets is not None
         made = {name: os.environ[name] for name in ("PATH", "DEPLOYMENT_ROOT") if name in os.environ}
         for source in container.env_from or []:
@@ -66,7 +66,7 @@ class Cluster:
 
 
 def instance_config(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The parts of ``dagster.yaml`` that the chart makes of our values, storage apart."""
+    """The parts of ``dagster.yaml``, except storage, that the chart renders from our values."""
 
     def snake(given: Mapping[str, Any]) -> dict[str, Any]:
         names = {name: "".join(f"_{c.lower()}" if c.isupper() else c for c in name) for name in given}
@@ -87,13 +87,13 @@ def instance_config(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def job_of(name: str) -> Any:
-    """A job of the code location, as a process in the image would load it."""
+    """A job of the code location, loaded as in the image."""
     pointer = FileCodePointer(str(HERE / "workspace_kubernetes.py"), "defs", str(HERE))
     return ReconstructableRepository(pointer, container_image=IMAGE).get_reconstructable_job(name)
 
 
 def step_jobs(name: str, instance: dg.DagsterInstance, cluster: Cluster) -> dict[str, Any]:
-    """The Kubernetes job of every step of a job, by step: what the executor would start."""
+    """The Kubernetes job of each step of a job, by step, as the executor would start it."""
     job = job_of(name)
     plan = create_execution_plan(job)
     run = instance.create_run_for_job(

@@ -1,4 +1,4 @@
-"""A module that tells when it was imported: one that an executor was told to load."""
+"""A module that creates a file when it is imported; an executor preloads it."""
 
 import os
 from pathlib import Path

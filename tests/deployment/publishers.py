@@ -1,4 +1,4 @@
-"""What launches ``published`` alone, without anybody at the keyboard: sensors, a schedule, the automation sensor."""
+"""Unattended launches of ``published`` alone: sensors, a schedule and the automation sensor."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ import dagster as dg
 
 
 def publishers(location: str, table: str) -> dg.Definitions:
-    """One of each kind, stopped until a test starts it; the automation sensor runs."""
+    """One of each kind. All are stopped until a test starts them, except the automation sensor."""
     published = dg.AssetSelection.assets([table, "published"])
     job = dg.define_asset_job("publish", selection=published)
 

@@ -1,4 +1,4 @@
-"""What people do to a running deployment, by HTTP and command line, and what comes of it."""
+"""User actions on a running deployment by HTTP and command line, and their outcomes."""
 
 import json
 import subprocess
@@ -18,7 +18,7 @@ BIN = Path(sys.executable).parent
 REPOSITORY = "__repository__"
 GATED = (
     *("source", "train", "holdout", "reference", "generator", "synthetic"),
-    *("encoded", "dcr", "attestation", "privacy_report", "published"),
+    *("evaluation_inputs", "dcr", "attestation", "privacy_report", "published"),
 )
 RUN = """... on LaunchRunSuccess { run { runId } } ... on PythonError { message }
     ... on RunConfigValidationInvalid { errors { message } }"""
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def until(what: str, look: Callable[[], T | None], seconds: float = 180) -> T:
-    """The first answer of ``look`` that is neither None nor False; AssertionError after ``seconds``."""
+    """Poll ``look`` until its result is neither None nor False. Raises AssertionError after ``seconds``."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         found = look()
@@ -37,13 +37,13 @@ def until(what: str, look: Callable[[], T | None], seconds: float = 180) -> T:
 
 
 def selector(location: str) -> dict[str, str]:
-    """What GraphQL wants to know of a code location."""
+    """GraphQL selector of a code location."""
     return {"repositoryLocationName": location, "repositoryName": REPOSITORY}
 
 
 @dataclass
 class Served:
-    """The running deployment. ``root`` holds the private rows, what was published, and the instance."""
+    """The running deployment. ``root`` holds the private rows, the published files and the instance."""
 
     root: Path
     url: str
@@ -52,7 +52,7 @@ class Served:
     logs: dict[str, Path] = field(default_factory=dict)
 
     def graphql(self, query: str, **variables: Any) -> dict[str, Any]:
-        """The one field that ``query`` asks for; AssertionError for an error in place of an answer."""
+        """Return the one field that ``query`` requests. Raises AssertionError if the server returns an error."""
         answer = self.post("/graphql", {"query": query, "variables": variables})
         assert not answer.get("errors"), answer
         (found,) = answer["data"].values()
@@ -66,11 +66,11 @@ class Served:
             return json.load(answer)
 
     def launch(self, location: str, *assets: str, **typed: Any) -> str:
-        """Materialise ``assets`` as the UI does, with what somebody typed in the launchpad; the run's id."""
+        """Materialize ``assets`` like the UI, with a run configuration from the launchpad; return the run's id."""
         return self._run_id(self._launched(location, assets, **typed))
 
     def not_launched(self, location: str, *assets: str, **typed: Any) -> str:
-        """What Dagster finds wrong with what was typed; no run."""
+        """Return Dagster's validation errors of a run configuration; no run is started."""
         answer = self._launched(location, assets, **typed)
         assert "errors" in answer, answer
         return "\n".join(error["message"] for error in answer["errors"])
@@ -123,7 +123,7 @@ class Served:
         return self._run_id(self.graphql(query, p=params))
 
     def backfill(self, *assets: str, partitions: Sequence[str]) -> str:
-        """Launch a backfill; its id."""
+        """Launch a backfill; return its id."""
         params = {
             "assetSelection": [{"path": asset.split("/")} for asset in assets],
             "partitionNames": list(partitions),
@@ -142,7 +142,7 @@ class Served:
         assert answer.get("name") == name, answer
 
     def start_schedule(self, location: str, name: str) -> str:
-        """Turn a schedule on; its id."""
+        """Turn a schedule on; return its id."""
         query = """mutation($s: ScheduleSelector!) { startSchedule(scheduleSelector: $s) {
             ... on ScheduleStateResult { scheduleState { id } } ... on PythonError { message } } }"""
         answer = self.graphql(query, s={**selector(location), "scheduleName": name})
@@ -157,12 +157,12 @@ class Served:
         assert answer.get("scheduleState") == {"status": "STOPPED"}, answer
 
     def report_check(self, asset: str, name: str, *, passed: bool, severity: str = "ERROR") -> None:
-        """Claim a check result through the report endpoint."""
+        """Report a check result through the REST endpoint."""
         body = {"check_name": name, "passed": passed, "severity": severity, "metadata": {}}
         assert self.post(f"/report_asset_check/{asset}", body) == {}
 
     def report_check_by_graphql(self, asset: str, name: str) -> None:
-        """Claim a passed check through the GraphQL mutation."""
+        """Report a passed check through the GraphQL mutation."""
         params = {"assetKey": {"path": asset.split("/")}, "checkName": name, "passed": True}
         query = """mutation($p: ReportAssetCheckEvaluationsParams!) { reportAssetCheckEvaluations(eventParams: $p) {
             ... on ReportAssetCheckEvaluationsSuccess { checkName } ... on PythonError { message } } }"""
@@ -170,11 +170,11 @@ class Served:
         assert answer.get("checkName") == name, answer
 
     def report_materialization(self, asset: str) -> None:
-        """Claim that an asset was materialised, through the report endpoint."""
+        """Report a materialization through the REST endpoint."""
         assert self.post(f"/report_asset_materialization/{asset}", {}) == {}
 
     def command(self, location: str, asset: str, *, partition: str | None = None) -> str:
-        """``dagster asset materialize`` of one asset; the id of its run."""
+        """Run ``dagster asset materialize`` for one asset; return the id of its run."""
         known = set(self.instance.get_run_ids())
         chosen = ["--select", f"key:{asset}", *(["--partition", partition] if partition else [])]
         file = ["-f", str(HERE / f"workspace_{location}.py"), "-d", str(HERE)]
@@ -199,7 +199,7 @@ class Served:
         return answer["run"]["runId"]
 
     def finished(self, run_id: str) -> bool:
-        """Wait for the end of a run; whether it was a success."""
+        """Wait for the end of a run; return whether it succeeded."""
 
         def end() -> dg.DagsterRun | None:
             run = self.instance.get_run_by_id(run_id)
@@ -208,7 +208,7 @@ class Served:
         return until(f"end of run {run_id}", end).is_success
 
     def launched_by(self, location: str, tag: str, value: str, partition: str | None = None) -> str:
-        """Wait for the first run in ``location`` with a tag (that of a sensor, schedule or backfill); its id."""
+        """Wait for the first run in ``location`` with a tag (of a sensor, schedule or backfill); return its id."""
         tags = {tag: value, **({"dagster/partition": partition} if partition else {})}
 
         def first() -> str | None:
@@ -219,7 +219,7 @@ class Served:
         return until(f"run in {location} with {tag} = {value}", first)
 
     def automated(self, location: str, asset: str, since: float = 0) -> str:
-        """Wait for a run of ``asset`` that the automation sensor of a location launched after ``since``; its id."""
+        """Wait for a run of ``asset`` that a location's automation sensor launched after ``since``; return its id."""
         key = dg.AssetKey(asset.split("/"))
         filters = dg.RunsFilter(tags={"dagster/sensor_name": f"{location}_automation"})
 
@@ -234,9 +234,9 @@ class Served:
         return until(f"automated run of {asset}", first)
 
     def after_a_tick(self, location: str) -> float:
-        """Wait for a whole tick of the automation sensor; the time.
+        """Wait for a complete tick of the automation sensor; return the time.
 
-        What changes before the tick that follows a launch is taken for handled by that launch.
+        The tick after a launch treats changes before that tick as handled by the launch.
         """
         since = time.time()
         states = self.instance.all_instigator_state()
@@ -250,13 +250,13 @@ class Served:
         return time.time()
 
     def failures(self, run_id: str) -> dict[str, StepFailureData]:
-        """What the failed steps of a finished run left behind, by step."""
+        """Failure data of each failed step of a finished run, by step."""
         self.finished(run_id)
         logs = self.instance.all_logs(run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
         return {entry.dagster_event.step_key: entry.dagster_event.step_failure_data for entry in logs}
 
     def told(self, run_id: str) -> str:
-        """Everything that the events of a finished run say."""
+        """All text in the events of a finished run."""
         self.finished(run_id)
         return "\n".join(entry.to_json() for entry in self.instance.all_logs(run_id))
 

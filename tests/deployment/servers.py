@@ -1,4 +1,7 @@
-"""Real servers for tests, started from what the machine has; where it has none, the test is skipped and says why."""
+"""Real servers for tests, started from the machine's programs.
+
+If a program is missing, the test is skipped with the reason.
+"""
 
 import os
 import shutil
@@ -11,20 +14,21 @@ from pathlib import Path
 
 import pytest
 
-# A table that was measured before, made and judged anew: what two runs at once do to each other's files.
+# Selection of a materialized table that is generated and evaluated again. Two concurrent runs of it show conflicts over
+# files.
 ANEW = " or ".join(f'key:"patients/{name}"' for name in ("synthetic", "attestation", "privacy_report", "published"))
 SYSTEM = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)  # where Debian keeps them off PATH
 
 
 def free_port() -> int:
-    """A port that nobody listens at."""
+    """Return a free port."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
 
 
 def program(name: str) -> str:
-    """The path of a PostgreSQL program."""
+    """Path of a PostgreSQL program."""
     places = os.pathsep.join([os.environ.get("PATH", ""), *map(str, SYSTEM)])
     found = shutil.which(name, path=places)
     if found is None:
@@ -36,7 +40,7 @@ def program(name: str) -> str:
 def postgres() -> Iterator[dict[str, str]]:
     """A PostgreSQL server with an empty database; yields the environment that dagster.production.yaml reads."""
     initdb, server = program("initdb"), program("postgres")
-    # The server refuses to run as root: any other user will do, in a folder of its own.
+    # The server refuses to run as root, so another user runs it in a separate folder.
     user = {"user": "postgres", "group": "postgres"} if os.getuid() == 0 else {}
     root = Path(tempfile.mkdtemp(prefix="postgres-"))
     try:

@@ -1,4 +1,4 @@
-"""Starting and ending a deployment: a webserver and a daemon over an instance on SQLite."""
+"""Start and stop a deployment: a webserver and a daemon over an instance on SQLite."""
 
 import json
 import os
@@ -28,7 +28,7 @@ run_coordinator:
 
 @contextmanager
 def serve(root: Path) -> Iterator[Served]:
-    """One server for each code location, a webserver and a daemon; ended, with all their children, on the way out."""
+    """Start one server for each code location, a webserver and a daemon; on exit, end them with all their children."""
     home = root / "home"
     home.mkdir(parents=True)
     (home / "dagster.yaml").write_text(CONFIG)
@@ -38,13 +38,13 @@ def serve(root: Path) -> Iterator[Served]:
         "DEPLOYMENT_ROOT": str(root),
         "DEPLOYMENT_SECRET": SECRET,
         "PRIVACY_ASSETS_SECRET": "the same split in every run of the tests",
-        "PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), str(HERE.parent / "plugin"), str(HERE)]),
+        "PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), str(HERE.parent / "helpers"), str(HERE)]),
         "OMP_NUM_THREADS": "1",
         "PYTHONUNBUFFERED": "1",
     }
     port = free_port()
     started: list[subprocess.Popen[bytes]] = []
-    # A test run that is told to end (a time limit) must take its servers with it.
+    # A test run that is terminated (by a time limit) must end its servers, too.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     with dg.DagsterInstance.from_config(str(home)) as instance:
         served = Served(root, f"http://127.0.0.1:{port}", environment, instance)
@@ -57,7 +57,7 @@ def serve(root: Path) -> Iterator[Served]:
 
 
 def _start_all(served: Served, started: list[subprocess.Popen[bytes]], port: int) -> None:
-    """Code servers first: webserver and daemon share them, and do not load the code once a minute as they would."""
+    """Start the code servers first. Webserver and daemon share them, so they do not reload the code every minute."""
     ports = {name: free_port() for name in LOCATIONS}
     for name, own in ports.items():
         file = ["-f", str(HERE / f"workspace_{name}.py"), "-d", str(HERE), "--location-name", name]
@@ -102,7 +102,7 @@ def _alive(started: list[subprocess.Popen[bytes]]) -> bool:
 
 
 def _loaded(served: Served) -> bool:
-    """Whether the webserver has loaded every code location; AssertionError when one cannot be."""
+    """Whether the webserver has loaded every code location. Raises AssertionError if one cannot be loaded."""
     query = """{ workspaceOrError { ... on Workspace { locationEntries { name loadStatus
         locationOrLoadError { __typename ... on PythonError { message } } } } } }"""
     try:

@@ -1,4 +1,7 @@
-"""No disk that machines share: PostgreSQL for runs, an object store for tables and releases, Ray for the work."""
+"""A deployment without a shared disk:
+
+PostgreSQL for runs, an object store for tables and releases, Ray for the work.
+"""
 
 import os
 import signal
@@ -15,13 +18,13 @@ from privacy_assets import read_published
 from privacy_assets.errors import InputError
 from privacy_assets.gate.keys import TrustedKeys
 from privacy_assets.gate.releases import ReleaseStore, hash_file
-from privacy_assets.gate.statements import Place
-from privacy_assets.storage.objects import ObjectPath, location
+from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.infra.objects import ObjectPath, location
 from tests.rays import ray_alone
-from tests.stores import new_bucket, reaching, s3
+from tests.stores import extend_to_null, new_bucket, s3
 
 ROOT = Path(__file__).parents[2]
-PLACE = Place("patients")
+PLACE = ReleaseTarget("patients")
 pytestmark = pytest.mark.slow
 pytest.importorskip("dagster_postgres", reason="the extra 'postgres' is not installed")
 pytest.importorskip("dagster_ray", reason="the extra 'ray' is not installed")
@@ -29,14 +32,14 @@ pytest.importorskip("dagster_ray", reason="the extra 'ray' is not installed")
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """What a worker of this deployment is given; this process is given the way to the store."""
+    """Environment of a worker in this deployment. This process also gets the location of the store."""
     root = tmp_path_factory.mktemp("cluster")
-    with postgres() as database, s3() as store, reaching(store):
+    with postgres() as database, s3() as store, extend_to_null(store):
         yield described(root, {**os.environ, **database, **store, "OMP_NUM_THREADS": "1", "RAY_AUTH_MODE": "disabled"})
 
 
 def described(root: Path, environment: dict[str, str]) -> dict[str, str]:
-    """What the commands of docs/scale.md make of an environment, with places of this test in place of theirs."""
+    """Environment that results from the commands of docs/scale.md, with this test's locations instead of the page's."""
     page = (ROOT / "docs" / "scale.md").read_text().partition("## Object store")[2]
     commands = (
         page.partition("```sh\n")[2].partition("```")[0].replace("privacy-assets ", "python -m privacy_assets.cli ")
@@ -61,7 +64,7 @@ def described(root: Path, environment: dict[str, str]) -> dict[str, str]:
 
 
 def run(environment: dict[str, str], *arguments: str, file: str = "definitions.py") -> "subprocess.Popen[bytes]":
-    """A run in processes of its own, which can be killed together."""
+    """Start a run in its own process group, so that it can be killed as a whole."""
     command = [sys.executable, "-m", "dagster", *arguments, "-f", file]
     log = Path(environment["DAGSTER_HOME"]).parent / "log"
     with log.open("ab") as told:
@@ -73,7 +76,7 @@ def store_of(environment: dict[str, str]) -> ReleaseStore:
 
 
 def read(environment: dict[str, str]) -> int | None:
-    """Rows of the release that a reader gets, None when nothing was published."""
+    """Rows of the release that readers get; None before the first publication."""
     keys = environment["PRIVACY_ASSETS_TRUSTED_KEYS"]
     try:
         return len(read_published(environment["PRIVACY_ASSETS_RELEASES"], "patients", trusted_keys=keys))
@@ -83,7 +86,7 @@ def read(environment: dict[str, str]) -> int | None:
 
 def check_whole(environment: dict[str, str]) -> None:
     trusted, store = TrustedKeys((Path(environment["PRIVACY_ASSETS_TRUSTED_KEYS"]),)), store_of(environment)
-    for release in store.history(PLACE):  # every one holds the bytes that its own attestation names
+    for release in store.history(PLACE):  # each holds the bytes that its own attestation names
         assert hash_file(release.table) == release.opened(PLACE, trusted).sha256
 
 
@@ -115,7 +118,8 @@ def test_two_runs_at_once_publish_what_was_judged(environment) -> None:
     running = [run(environment, "asset", "materialize", "--select", ANEW) for _ in range(2)]
     ended = [one.wait(900) for one in running]
     releases = store.history(PLACE)
-    # Whoever reads what the other has just replaced may be refused; two who read one attestation make one release.
+    # A run whose inputs were just replaced by the other may be refused. Two runs that read the same attestation publish
+    # one release.
     assert 1 <= len(releases) - before <= ended.count(0)
     assert store.current(PLACE).id == releases[-1].id
     check_whole(environment)

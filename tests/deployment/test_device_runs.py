@@ -1,4 +1,4 @@
-"""Who waits for whom: runs in the queue of the instances that we ship, launched and killed as in a deployment."""
+"""Waiting for devices: runs in the queue of the shipped instances, launched and killed as in a deployment."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LOG = logging.getLogger(__name__)
 
 @dataclass
 class Queue:
-    """An instance with a code server, and the turns of its daemon, taken when the test says so."""
+    """An instance with a code server, whose daemon acts only when the test calls it."""
 
     root: Path
     instance: dg.DagsterInstance
@@ -36,7 +36,7 @@ class Queue:
     daemon: QueuedRunCoordinatorDaemon
 
     def submit(self, name: str) -> str:
-        """Put a run of a job into the queue; its id."""
+        """Put a run of a job into the queue; return its id."""
         location = self.workspace.create_request_context().get_code_location("devices")
         repository = location.get_repository("__repository__")
         job = repository.get_full_job(name)
@@ -52,7 +52,7 @@ class Queue:
         return run.run_id
 
     def turn(self) -> None:
-        """What the daemon does again and again: take back the places of runs that have ended, launch those that may."""
+        """Do one round of the daemon's work: free the pool slots of ended runs and launch the runs that may start."""
         list(execute_concurrency_slots_iteration(self.workspace, LOG))
         list(self.daemon.run_iteration(self.workspace))
 
@@ -79,7 +79,7 @@ def queue(root: Path, config: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -
     (root / "home" / "dagster.yaml").write_text(yaml.safe_dump(config))
     monkeypatch.setenv("DEPLOYMENT_ROOT", str(root))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(HERE.parent / "plugin"), str(HERE)]))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(HERE.parent / "helpers"), str(HERE)]))
     code = PythonFileTarget(str(HERE / "workspace_devices.py"), "defs", str(HERE), "devices")
     with (
         dg.DagsterInstance.from_config(str(root / "home")) as instance,
@@ -92,10 +92,10 @@ def queue(root: Path, config: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["dagster.yaml", "dagster.production.yaml"])
 def test_two_tables_on_a_cpu_overlap(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each has its device and waits there for the other: in turns, neither would ever end."""
+    """Each holds its device until the other does. If they ran one after the other, neither would end."""
     with queue(tmp_path, shipped(name), monkeypatch) as served:
         runs = []
-        for job in ("one_embedder", "other_embedder"):  # a pool that is new has no limit yet in the turn that meets it
+        for job in ("one_embedder", "other_embedder"):  # a new pool has no limit yet in the daemon's first round
             runs.append(served.submit(job))
             served.turn()
         assert [served.ended(run) for run in runs] == [dg.DagsterRunStatus.SUCCESS] * 2
@@ -106,7 +106,7 @@ def test_two_tables_on_a_cpu_overlap(name: str, tmp_path: Path, monkeypatch: pyt
 def test_a_killed_run_frees_its_place_in_a_pool_and_the_card_only_with_its_last_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Why the lease is not Dagster's pool: the step of a killed run works on, and its place is given to another."""
+    """The lease is not a Dagster pool, because a killed run's step continues while its slot is given to another run."""
     config = shipped("dagster.production.yaml")
     config["run_monitoring"]["free_slots_after_run_end_seconds"] = 1
     with queue(tmp_path, config, monkeypatch) as served:
@@ -115,13 +115,13 @@ def test_a_killed_run_frees_its_place_in_a_pool_and_the_card_only_with_its_last_
         until("holder of the card", (tmp_path / "first.has").exists)
         second = served.submit("second_job")
         served.turn()
-        assert served.status(second) is dg.DagsterRunStatus.QUEUED  # the pool has one place
+        assert served.status(second) is dg.DagsterRunStatus.QUEUED  # the pool has one slot
 
         step, worker = map(int, (tmp_path / "first.started").read_text().rstrip(".").split())
         os.kill(worker, signal.SIGKILL)
         assert served.ended(first) is dg.DagsterRunStatus.FAILURE
         until("place in the pool", lambda: served.turn() or served.status(second) is not dg.DagsterRunStatus.QUEUED)
-        held = f"cuda:0 is held by process {step} since"
+        held = f"cuda:0 is held by process {step}"
         until("word of the holder", lambda: any(held in one.user_message for one in served.instance.all_logs(second)))
         assert not (tmp_path / "second.has").exists()
 

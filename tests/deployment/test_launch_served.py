@@ -1,11 +1,11 @@
-"""Routes by what is typed in the launchpad of a running deployment; the same without a server: test_routes_launch."""
+"""Routes by run configuration in the launchpad of a running deployment. Without a server: test_routes_launch."""
 
 import pytest
 from served import Served
 from serving import SECRET
 
 from privacy_assets.gate.releases import ReleaseStore
-from privacy_assets.gate.statements import Place
+from privacy_assets.gate.statements import ReleaseTarget
 
 pytestmark = pytest.mark.slow
 SHOWN = {"resources": {"io_manager": {"config": {"base_dir": {"env": "DEPLOYMENT_SECRET"}}}}}
@@ -17,18 +17,18 @@ def why(served: Served, run_id: str, step: str) -> str:
 
 
 def nothing_released(served: Served, table: str) -> None:
-    assert ReleaseStore(served.root / "releases").history(Place(table)) == []
+    assert ReleaseStore(served.root / "releases").history(ReleaseTarget(table)) == []
 
 
 def test_route_33_a_variable_as_the_folder_of_the_default_io_manager(served: Served) -> None:
     assert SECRET in served.told(served.launch("stock", "plain/synthetic", config=SHOWN))
     for assets in (["note"], ["note", "honest/source"]):
         assert 'unexpected config entry "base_dir"' in served.not_launched("gated", *assets, config=SHOWN)
-    # Where nothing binds it, the gate does not work at all, whatever is typed.
+    # If no value binds it, the gate rejects every run, with any configuration.
     for config in ({}, SHOWN):
         run = served.launch("stock", "loose/source", config=config)
         expected = "launched with 'resources'" if config else "resource 'io_manager'"
-        assert expected in why(served, run, "loose__source")
+        assert expected in why(served, run, "loose__read")
         assert SECRET not in served.told(run)
     nothing_released(served, "loose")
 
@@ -42,9 +42,9 @@ def test_route_35_what_an_executor_is_told(served: Served) -> None:
     refusal = served.not_launched("gated", "honest_told/source", config=told, job="apart")
     assert 'unexpected config entry "start_method"' in refusal
     again = {"execution": {"config": {"retries": {"enabled": {}}}}}
-    for asset in ("source", "published"):
+    for asset, verb in {"source": "read", "published": "publish"}.items():
         run = served.launch("gated", f"honest_told/{asset}", config=again)
-        assert "launched with 'execution'" in why(served, run, f"honest_told__{asset}")
+        assert "launched with 'execution'" in why(served, run, f"honest_told__{verb}")
     assert not (served.root / "preloaded").exists()
     nothing_released(served, "honest_told")
 

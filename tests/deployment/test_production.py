@@ -14,7 +14,7 @@ from servers import ANEW, postgres
 from privacy_assets import read_published
 from privacy_assets.gate.keys import TrustedKeys
 from privacy_assets.gate.releases import ReleaseStore, hash_file
-from privacy_assets.gate.statements import Place
+from privacy_assets.gate.statements import ReleaseTarget
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow
@@ -23,7 +23,7 @@ pytest.importorskip("dagster_postgres", reason="the extra 'postgres' is not inst
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """What a production worker is given: the database, folders, keys and the home of the instance."""
+    """Environment of a production worker: the database, folders, keys and the home of the instance."""
     root = tmp_path_factory.mktemp("production")
     with postgres() as database:
         home = root / "home"
@@ -75,16 +75,17 @@ def test_the_demo_is_published_and_the_runs_are_in_postgresql(environment, monke
 
 def test_two_runs_at_once_publish_what_was_judged(environment) -> None:
     store = ReleaseStore(Path(environment["PRIVACY_ASSETS_RELEASES"]))
-    trusted, place = TrustedKeys((Path(environment["PRIVACY_ASSETS_TRUSTED_KEYS"]),)), Place("patients")
+    trusted, place = TrustedKeys((Path(environment["PRIVACY_ASSETS_TRUSTED_KEYS"]),)), ReleaseTarget("patients")
     before = len(store.history(place))
     command = [sys.executable, "-m", "dagster", "asset", "materialize", "-f", "definitions.py", "--select", ANEW]
     running = [subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL) for _ in range(2)]
     ended = [one.wait(900) for one in running]
     releases = store.history(place)
-    # Whoever reads what the other has just replaced may be refused; two who read one attestation make one release.
+    # A run whose inputs were just replaced by the other may be refused. Two runs that read the same attestation publish
+    # one release.
     assert 1 <= len(releases) - before <= ended.count(0)
     assert store.current(place).id == releases[-1].id
-    for release in releases:  # every one holds the bytes that its own attestation names
+    for release in releases:  # each holds the bytes that its own attestation names
         assert hash_file(release.table) == release.opened(place, trusted).sha256
 
 

@@ -1,7 +1,8 @@
-"""Routes around the gate that need a real webserver and daemon: stock checks let each one through, the gate none.
+"""Routes around the gate that need a real webserver and daemon: stock checks let each pass, the gate none.
 
-Every test does the same to a table of ``stock.py``, where the private rows must come out (or the test shows nothing),
-and to a gated table whose generator memorises, where nothing may come out and the refusal must say why.
+Every test does the same to two tables. From a table of ``stock.py`` the private rows must be published, otherwise the
+test is not meaningful. From a gated table whose generator memorizes, no row may be published, and the refusal must give
+the reason.
 """
 
 import shutil
@@ -14,7 +15,7 @@ from stock import Folder
 from privacy_assets import read_published
 from privacy_assets.errors import InputError
 from privacy_assets.gate.releases import Release, ReleaseStore
-from privacy_assets.gate.statements import Place
+from privacy_assets.gate.statements import ReleaseTarget
 
 pytestmark = pytest.mark.slow
 
@@ -29,12 +30,12 @@ def of(table: str, assets: tuple[str, ...], *, but: str = "") -> list[str]:
 
 
 def history(served: Served, table: str, partition: str | None = None) -> list[Release]:
-    return ReleaseStore(served.root / "releases").history(Place(table, partition))
+    return ReleaseStore(served.root / "releases").history(ReleaseTarget(table, partition))
 
 
 @pytest.fixture(scope="module")
 def runs(served: Served) -> Runs:
-    """Full runs that the checks stopped, stock and gated, and what the later tests wait for, set going at once."""
+    """Full runs, stock and gated, that the checks stopped, and the runs that later tests wait for, all concurrent."""
     started = {
         "plain": served.launch("stock", *of("plain", STOCK)),
         "leaky": served.launch("gated", *of("leaky", GATED)),
@@ -45,7 +46,7 @@ def runs(served: Served) -> Runs:
     assert not [*(served.root / "public").rglob(f"{started['plain']}*")]  # other tests publish in this deployment too
     for table in ("leaky", "leaky_regions"):
         assert served.checks(started[table])["policy_holds"] is False
-        assert list(served.failures(started[table])) == [f"{table}__attestation"]
+        assert list(served.failures(started[table])) == [f"{table}__attest"]
     started |= {location: served.start_schedule(location, "by_schedule") for location in ("stock", "gated")}
     served.start_schedule("gated", "honest_schedule")
     started["backfill"] = served.backfill(*of("honest_regions", GATED), partitions=["north", "south"])
@@ -55,7 +56,7 @@ def runs(served: Served) -> Runs:
 
 @pytest.fixture(scope="module")
 def turned(served: Served, runs: Runs) -> Release:
-    """An honest release, made by the automation condition of the factory; after that the generator memorises."""
+    """An honest release, published by the factory's automation condition. Afterwards the generator memorizes."""
     assert served.finished(runs["turned"])
     assert served.finished(served.automated("gated", "turned/published"))
     (release,) = history(served, "turned")
@@ -70,17 +71,17 @@ def leaked(served: Served, run_id: str, table: str) -> None:
 
 
 def refused(served: Served, run_id: str, table: str, why: str = "policy does not hold") -> None:
-    """The run ended at ``published``, which said why, and left a failed check for the alert sensor."""
+    """The run failed at ``published`` with this reason, and left a failed check for the alert sensor."""
     assert not served.finished(run_id)
     assert served.checks(run_id)["released"] is False
-    failure = served.failures(run_id)[f"{table}__published"]
+    failure = served.failures(run_id)[f"{table}__publish"]
     assert failure.user_failure_data is not None, failure.error
     assert why in failure.user_failure_data.description.lower()
 
 
 def nothing_published(served: Served, table: str, partition: str | None = None) -> None:
     assert history(served, table, partition) == []
-    with pytest.raises(InputError, match="nothing was published"):
+    with pytest.raises(InputError, match="there is no release"):
         read_published(served.root / "releases", table, partition)
 
 
@@ -102,7 +103,8 @@ def test_route_01_published_alone_after_a_failed_check(served: Served, runs: Run
 
 
 def test_route_10_only_the_step_of_a_failed_run(served: Served, runs: Runs) -> None:
-    again = {table: served.execute_step_again(runs[table], f"{table}__published") for table in ("plain", *LEAKY)}
+    again = {table: served.execute_step_again(runs[table], f"{table}__publish") for table in LEAKY}
+    again["plain"] = served.execute_step_again(runs["plain"], "plain__published")
     leaked(served, again["plain"], "plain")
     for table, partition in LEAKY.items():
         refused(served, again[table], table)
@@ -110,7 +112,7 @@ def test_route_10_only_the_step_of_a_failed_run(served: Served, runs: Runs) -> N
 
 
 def test_route_12_automation_after_checks_that_failed_or_warned(served: Served, runs: Runs) -> None:
-    """The stock tables whose checks raised or never ran go along, in the same run."""
+    """The stock tables whose checks raised or never ran are part of the same run."""
     checked = [f"{table}/score:few_copies" for table in EAGER if table != "eager_unchecked"]
     stock = served.launch("stock", *[a for t in EAGER for a in of(t, STOCK, but="published")], checks=checked)
     served.launch("gated", *of("leaky_eager", GATED, but="published"))
@@ -126,14 +128,14 @@ def test_route_12_automation_after_checks_that_failed_or_warned(served: Served, 
 
 
 def test_route_12_automation_after_scores_that_never_ran_or_raised(served: Served, turned: Release) -> None:
-    """The last verdict is a good one, that of the honest table; the stock half is in the test above."""
+    """The last verdict is the honest table's "pass". The stock half is in the test above."""
     since = served.after_a_tick("gated")
     assert served.finished(served.launch("gated", "turned/generator", "turned/synthetic"))
     refused(served, served.automated("gated", "turned/published", since), "turned", "another synthetic table")
     shutil.rmtree(served.root / "storage" / "turned" / "holdout")
     since = served.after_a_tick("gated")
-    scored = served.launch("gated", "turned/synthetic", "turned/encoded", "turned/dcr")
-    assert sorted(served.failures(scored)) == ["turned__encoded", "turned__synthetic_schema_and_values"]
+    scored = served.launch("gated", "turned/synthetic", "turned/evaluation_inputs", "turned/dcr")
+    assert sorted(served.failures(scored)) == ["turned__prepare", "turned__synthetic_schema_and_values"]
     refused(served, served.automated("gated", "turned/published", since), "turned", "another synthetic table")
     assert history(served, "turned") == [turned]
 
@@ -178,10 +180,10 @@ def test_route_19_a_check_in_another_code_location(served: Served, runs: Runs) -
 
 
 def test_route_20_a_forged_check_result(served: Served, runs: Runs) -> None:
-    """The automation condition waits for the checks; the forged results set it off."""
+    """The automation condition waits for the checks; the forged results trigger it."""
     scored = served.launch("stock", *[a for t in FORGED for a in of(t, STOCK, but="published")])
     assert not served.finished(scored)
-    time.sleep(1)  # a claim within the second of the materialisation counts as older than it
+    time.sleep(1)  # a check reported within the same second counts as older than the materialization
     since = time.time()
     served.report_check("forged_by_rest/score", "few_copies", passed=True)
     served.report_check_by_graphql("forged_by_graphql/score", "few_copies")
@@ -196,7 +198,7 @@ def test_route_20_a_forged_check_result(served: Served, runs: Runs) -> None:
 
 
 def test_the_automation_condition_publishes_the_honest_table(served: Served, turned: Release) -> None:
-    assert ReleaseStore(served.root / "releases").current(Place("turned")) == turned
+    assert ReleaseStore(served.root / "releases").current(ReleaseTarget("turned")) == turned
     assert len(read_published(served.root / "releases", "turned")) > 0
 
 

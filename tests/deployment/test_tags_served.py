@@ -7,7 +7,7 @@ from stock import KEY, Folder
 from privacy_assets import read_published
 from privacy_assets.errors import InputError
 from privacy_assets.gate.releases import ReleaseStore
-from privacy_assets.gate.statements import Place
+from privacy_assets.gate.statements import ReleaseTarget
 
 pytestmark = pytest.mark.slow
 
@@ -17,15 +17,15 @@ DAY, NEXT = "2024-01-01", "2024-01-02"
 
 
 def night(served: Served, location: str, table: str, tags: dict[str, str]) -> str:
-    """A run of the whole table with tags that somebody wrote in the launchpad; its id."""
+    """Launch a run of the whole table with these tags; return its id."""
     assets = STOCK if location == "stock" else GATED
     return served.launch(location, *[f"{table}/{asset}" for asset in assets], tags=tags)
 
 
 def refused(served: Served, table: str, tags: dict[str, str], why: str) -> None:
-    """Neither the whole table nor its publication alone runs with these tags; both say why."""
+    """Neither the whole table nor its publication alone runs with these tags; both give this reason."""
     whole, alone = night(served, "gated", table, tags), served.launch("gated", f"{table}/published", tags=tags)
-    for run, step in ((whole, f"{table}__source"), (alone, f"{table}__published")):
+    for run, step in ((whole, f"{table}__read"), (alone, f"{table}__publish")):
         failure = served.failures(run)[step].user_failure_data
         assert failure is not None and why in failure.description
     assert served.checks(alone) == {"released": False}
@@ -40,9 +40,9 @@ def test_route_28_a_run_tag_on_a_table_without_partitions(served: Served) -> Non
     for tags in ({KEY: "shop-0"}, {f"{KEY}/shop": "0"}, {START: "a", END: "a"}):
         refused(served, "nights", tags, "nights has no partitions")
     store = ReleaseStore(served.root / "releases")
-    assert list(store.places("nights")) == [Place("nights")]
-    assert len(store.history(Place("nights"))) == 1
-    with pytest.raises(InputError, match="nothing was published"):
+    assert list(store.places("nights")) == [ReleaseTarget("nights")]
+    assert len(store.history(ReleaseTarget("nights"))) == 1
+    with pytest.raises(InputError, match="there is no release"):
         read_published(served.root / "releases", "nights", "shop-0")
 
 
@@ -54,9 +54,9 @@ def test_routes_29_and_30_another_spelling_of_a_partition_and_a_range(served: Se
 
     assert served.finished(night(served, "gated", "nights_by_day", {KEY: DAY}))
     refused(served, "nights_by_day", {KEY: "2024-1-1"}, "there is no such partition")
-    refused(served, "nights_by_day", {START: DAY, END: DAY}, "one partition a run")
+    refused(served, "nights_by_day", {START: DAY, END: DAY}, "do not name exactly one")
     assert not served.finished(night(served, "gated", "nights_by_day", {START: DAY, END: NEXT}))
     store = ReleaseStore(served.root / "releases")
-    assert list(store.places("nights_by_day")) == [Place("nights_by_day", DAY)]
-    assert len(store.history(Place("nights_by_day", DAY))) == 1
+    assert list(store.places("nights_by_day")) == [ReleaseTarget("nights_by_day", DAY)]
+    assert len(store.history(ReleaseTarget("nights_by_day", DAY))) == 1
     assert set(read_published(served.root / "releases", "nights_by_day", DAY)["joined"].astype(str)) == {DAY}

@@ -1,4 +1,4 @@
-"""The workflow runs what a developer runs, on every Python that the package names, and weekly without pins."""
+"""The workflow runs the developer's commands on every supported Python, and weekly without pinned versions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ def test_setup_leaves_the_pins_out_when_it_is_told_so(constraints: str, pinned: 
     assert "-e '.[ui]'" in shown and ("-c constraints.txt" in shown) is pinned
 
 
-@pytest.mark.parametrize(("target", "extra"), [("demo", "ui"), ("ui", "ui"), ("test", "dev"), ("lint", "dev")])
+@pytest.mark.parametrize(
+    ("target", "extra"), [("demo", "ui"), ("ui", "ui"), ("test", "dev"), ("lint", "dev"), ("mutations", "dev")]
+)
 def test_a_target_installs_what_it_needs_and_no_more(target: str, extra: str) -> None:
     assert re.findall(r"-e '\.\[(\w+)\]'", dry_run(target)) == [extra]
 

@@ -1,4 +1,4 @@
-"""A generator that turns."""
+"""A generator that starts to leak."""
 
 import os
 from pathlib import Path
@@ -8,5 +8,5 @@ from drawing import independent, memorise
 
 
 def turning(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
-    """Honest until somebody leaves a file named ``leak``."""
+    """Honest until a file named ``leak`` exists."""
     return (memorise if (Path(os.environ["DEPLOYMENT_ROOT"]) / "leak").exists() else independent)(train, rows, seed)

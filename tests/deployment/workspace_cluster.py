@@ -1,12 +1,12 @@
-"""The demo table as a cluster runs it: measured on Ray, with the resources of production."""
+"""The demo table on a cluster: evaluated on Ray, with the resources of production."""
 
 import dagster as dg
 from dagster_ray import LocalRay
 
-from privacy_assets import TableSpec, build_privacy_assets, fixed
+from privacy_assets import TableSpec, build_privacy_assets, frozen_config
 from resources.production import RESOURCES
 
-RAY = fixed(LocalRay(ray_init_options={"num_cpus": 2, "include_dashboard": False, "log_to_driver": False}))
+RAY = frozen_config(LocalRay(ray_init_options={"num_cpus": 2, "include_dashboard": False, "log_to_driver": False}))
 PATIENTS = TableSpec(name="patients", source="demo", subject="person", run={"workers": "ray"})
 
 defs = dg.Definitions.merge(

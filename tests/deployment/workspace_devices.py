@@ -1,4 +1,4 @@
-"""Two tables on a CPU whose steps meet while they have their device, and two assets that want the one card there is."""
+"""Two tables on a CPU whose steps wait for each other, each with its device, and two assets that need the one card."""
 
 import os
 import time
@@ -11,7 +11,7 @@ import dagster as dg
 from standins import QUICK, independent, resources, table_of
 
 from privacy_assets import GpuResource
-from privacy_assets.compute import devices
+from privacy_assets.infra import devices
 
 ROOT = Path(os.environ["DEPLOYMENT_ROOT"])
 TABLES, USERS = ("one", "other"), ("first", "second")
@@ -27,7 +27,7 @@ def wait(what: str, there: Callable[[], bool], seconds: float = 300) -> None:
 
 
 class Meeting(GpuResource):
-    """Whoever has the device keeps it until another process has come here as well."""
+    """Hold the device until another process has reached this point as well."""
 
     @contextmanager
     def lease(self, log: Any = None) -> Iterator[str]:
@@ -38,7 +38,7 @@ class Meeting(GpuResource):
 
 
 class Card(GpuResource):
-    """A machine with one card, which no test machine need have."""
+    """A machine with one card, whatever the test machine has."""
 
     @contextmanager
     def lease(self, log: Any = None) -> Iterator[str]:
@@ -48,7 +48,7 @@ class Card(GpuResource):
 
 
 def user_of_the_card(name: str) -> dg.AssetsDefinition:
-    """An asset that keeps the card until the file ``end`` is there; in the pool, as steps with such `gpu_tags` are."""
+    """An asset that holds the card until the file ``end`` exists, in a pool like steps with such `gpu_tags`."""
 
     @dg.asset(name=name, op_tags={"dagster/concurrency_key": "gpu"}, required_resource_keys={"card"})
     def uses_the_card(context: dg.AssetExecutionContext) -> None:
@@ -61,7 +61,7 @@ def user_of_the_card(name: str) -> dg.AssetsDefinition:
 
 
 def embedder_of(table: str) -> dg.AssetSelection:
-    """The embedder of a table and what it reads; the first asset that has a device."""
+    """The embedder of a table and its inputs; the first asset that has a device."""
     return dg.AssetSelection.assets(*([table, asset] for asset in MEASURED)).without_checks()
 
 
@@ -70,7 +70,7 @@ defs = dg.Definitions.merge(
     *(
         table_of(
             name, source=ROOT / "people.parquet", subject="pid", generator=independent,
-            **{**QUICK, "embedder": {"max_epochs": 1}},
+            metrics=QUICK["metrics"], policy={**QUICK["policy"], "embedder": {"max_epochs": 1}},
         )
         for name in TABLES
     ),

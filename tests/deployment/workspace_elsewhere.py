@@ -1,4 +1,4 @@
-"""Another code location: colleagues who read, check and publish the synthetic tables of the first two."""
+"""Another team's code location: it reads, checks and publishes the synthetic tables of the first two."""
 
 import os
 from pathlib import Path
@@ -19,19 +19,19 @@ OTHERS = [
 
 @dg.asset(ins={"synthetic": dg.AssetIn(key=["plain", "synthetic"])})
 def stock_publisher(context: dg.AssetExecutionContext, synthetic: pd.DataFrame) -> None:
-    """Publishes the copy of the stock table."""
+    """Publish the copy of the stock table."""
     FOLDER.write_public(synthetic, "elsewhere", context.run.run_id)
 
 
 @dg.asset(ins={"synthetic": dg.AssetIn(key=LEAKY)})
 def gated_publisher(context: dg.AssetExecutionContext, synthetic: pd.DataFrame) -> None:
-    """Would publish the gated table, had it been given its rows."""
+    """Would publish the gated table if it received its rows."""
     FOLDER.write_public(synthetic, "elsewhere", context.run.run_id)
 
 
 @dg.asset_check(asset=["far", "synthetic"], blocking=True)
 def far_has_no_copies(synthetic: pd.DataFrame) -> dg.AssetCheckResult:
-    """The check of a table whose own location has none."""
+    """A check of a table whose own location has no check."""
     return dg.AssetCheckResult(passed=copies(FOLDER.private, synthetic) == 0)
 
 
@@ -43,7 +43,7 @@ def looks_at_rows(synthetic: pd.DataFrame) -> dg.AssetCheckResult:
 
 @dg.asset_check(asset=LEAKY)
 def waved_through() -> dg.AssetCheckResult:
-    """Passes whatever the rows are."""
+    """Pass for all rows."""
     return dg.AssetCheckResult(passed=True)
 
 

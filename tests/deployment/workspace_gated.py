@@ -1,4 +1,4 @@
-"""Code location of the gated tables: generators that memorise, and honest ones."""
+"""Code location of the gated tables: memorizing generators and honest ones."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ from publishers import publishers
 from standins import QUICK, independent, memorise, resources, table_of
 from turning import turning
 
-from privacy_assets import build_table_schedule, fixed
+from privacy_assets import build_table_schedule, frozen_config
 
 ROOT = Path(os.environ["DEPLOYMENT_ROOT"])
 DAYS = dg.DailyPartitionsDefinition("2024-01-01", end_date="2024-01-04")
@@ -23,7 +23,7 @@ def gated(name, generator, *, regions: bool = False, **more) -> dg.Definitions:
 
 
 def eagerly_published(table: dg.Definitions) -> dg.Definitions:
-    """The table, its ``published`` launched after every change upstream, whatever the checks say."""
+    """The table, with ``published`` launched after every upstream change, whatever the checks' results."""
     eager = dg.AutomationCondition.eager()
     return table.map_resolved_asset_specs(
         func=lambda spec: (
@@ -34,13 +34,13 @@ def eagerly_published(table: dg.Definitions) -> dg.Definitions:
 
 @dg.asset
 def note() -> int:
-    """An ordinary asset beside the tables."""
+    """An ordinary asset in the same location."""
     return 1
 
 
 @dg.asset
 def noted(note: int) -> None:
-    """Loads what an ordinary asset stored."""
+    """Load the value of an ordinary asset."""
 
 
 defs = dg.Definitions.merge(
@@ -50,7 +50,7 @@ defs = dg.Definitions.merge(
             dg.define_asset_job(
                 "apart",
                 selection="honest_told/source",
-                executor_def=fixed(dg.multiprocess_executor, {"max_concurrent": 1}),
+                executor_def=frozen_config(dg.multiprocess_executor, {"max_concurrent": 1}),
             )
         ],
     ),

@@ -1,4 +1,4 @@
-"""Code location as it is in Kubernetes: two tables, the resources of production, a pod for each step."""
+"""The code location in Kubernetes: two tables, the resources of production, a pod for each step."""
 
 import os
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""Code location of the tables that only Dagster's own checks guard, and of a gated one among them, ``loose``.
+"""Code location of the tables that only Dagster's own checks guard, and of a gated one, ``loose``.
 
-Nothing binds the default IO manager here.
+The default IO manager is not bound here.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""One gate a test, and one object store for all of them."""
+"""One gate for each test, and one object store for all of them."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +8,7 @@ from gate_standins import VARIABLE, Chain, chain, make_gate
 
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.releases import TRUSTED_VARIABLE
-from tests.stores import reaching, s3
+from tests.stores import extend_to_null, s3
 
 
 @pytest.fixture(autouse=True)
@@ -25,8 +25,8 @@ def _server() -> Iterator[dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def store(_server: dict[str, str]) -> Iterator[None]:
-    """An object store that this module reaches."""
-    with reaching(_server):
+    """An object store that this module can reach."""
+    with extend_to_null(_server):
         yield
 
 
@@ -37,5 +37,5 @@ def gate(tmp_path: Path) -> Gate:
 
 @pytest.fixture
 def ready(gate: Gate) -> Chain:
-    """Everything signed and judged to pass; only the publication is left."""
+    """Everything signed, with verdict "pass"; only the publication is left."""
     return chain(gate)

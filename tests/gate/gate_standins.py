@@ -1,4 +1,4 @@
-"""A gate in a temporary folder or a bucket, small tables, what its steps sign, and what readers see of it."""
+"""A gate in a temporary folder or a bucket, small tables, the records that its steps sign, and the readers' view."""
 
 from __future__ import annotations
 
@@ -13,26 +13,27 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 
-from privacy_assets.errors import InputError
+from privacy_assets.errors import InputError, PrivacyAssetsError, PublicationRefused, StoreError
 from privacy_assets.gate.attestation import Attestation
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import SIGNING_KEY, SigningKey, TrustedKeys, first_key
-from privacy_assets.gate.prepared import prepare
+from privacy_assets.gate.lock import entries_of
 from privacy_assets.gate.releases import Release, hash_file, read_published
 from privacy_assets.gate.snapshot import Snapshot, read_hashed
-from privacy_assets.gate.statements import Place, Sealed, Statement, seal
+from privacy_assets.gate.statements import ReleaseTarget, SignedRecord, Statement, seal
+from privacy_assets.infra.files import names, put_atomic, read_regular
+from privacy_assets.infra.markers import mark_deployment, prepare
+from privacy_assets.infra.objects import location
 from privacy_assets.metrics.base import Metric
 from privacy_assets.metrics.dcr import Dcr
-from privacy_assets.policy import Policy
-from privacy_assets.stats.limits import Limit
-from privacy_assets.stats.results import Estimate, MetricResult, plain
-from privacy_assets.storage.files import names, read_regular
-from privacy_assets.storage.objects import location
+from privacy_assets.policy import Limit, Policy
+from privacy_assets.stats.estimates import Estimate, MetricResult, to_jsonable
 from privacy_assets.version import ENGINE_VERSION
 
 VARIABLE = "GATE_STANDINS_SIGNING_KEY"
-PLACE = Place("patients")
+PLACE = ReleaseTarget("patients")
 POLICY = Policy((Limit("dcr.privacy_score", at_most=0.1),), name="test")
 DCR = Dcr()
 METRICS: dict[str, Metric] = {"dcr": DCR}
@@ -53,15 +54,16 @@ FRAME = pd.DataFrame(
 
 
 def make_gate(root: Path) -> Gate:
-    """A gate below ``root`` with a first pair of keys; called again, a gate that reads all anew."""
+    """The gate below ``root``, with a first pair of keys. A second call returns a gate that reads all files again."""
     trusted, private = root / "trusted_keys", root / "private"
+    mark_deployment({"private": private, "releases": root / "releases"})
     if not trusted.exists():
         first_key(private / SIGNING_KEY, trusted)
     return open_gate(root)
 
 
 def open_gate(root: Path) -> Gate:
-    """The gate below ``root`` with the keys that lie there; makes none."""
+    """The gate below ``root`` with its stored keys; creates none."""
     key = SigningKey(root / "private" / SIGNING_KEY, VARIABLE, TrustedKeys((root / "trusted_keys",)))
     return Gate(root / "releases", root / "private", key, b"content".ljust(32))
 
@@ -74,46 +76,76 @@ def in_bucket(gate: Gate, bucket: str) -> Gate:
 
 
 def result(high: float = PASSING, **changes: Any) -> MetricResult:
-    """What the score step ``dcr`` found."""
+    """A result of the score step ``dcr``."""
     value, low = (0.01, -0.02) if high < 0.1 else (high - 0.03, high - 0.06)
     estimate = Estimate("privacy_score", value, low, high, n=1000, subjects=1000)
     measured = MetricResult(
-        "dcr", (estimate,), settings=plain(DCR.settings()), inputs=INPUTS, engine_version=ENGINE_VERSION
+        "dcr", (estimate,), settings=to_jsonable(DCR.settings()), inputs=INPUTS, engine_version=ENGINE_VERSION
     )
     return replace(measured, **changes)
 
 
+def signed(gate: Gate, snapshot: Snapshot, measured: MetricResult | None = None) -> dict[str, SignedRecord]:
+    """The signed result of the score step ``dcr``, without a record of the attempt or of failures."""
+    body = (measured or result()).to_json()
+    return {"dcr": seal(Statement("result", snapshot.place, snapshot.sha256, body), gate.key)}
+
+
 @dataclass(frozen=True)
 class Chain:
-    """Everything that the steps of one table signed up to its publication."""
+    """All records that the steps of one table signed before its publication."""
 
     gate: Gate
-    place: Place
+    place: ReleaseTarget
     policy: Policy
     setup: Mapping[str, Any]
     snapshot: Snapshot
-    taken: Sealed
-    score: Sealed
+    taken: SignedRecord
+    score: SignedRecord
     stated: Attestation
-    sealed: Sealed
+    sealed: SignedRecord
 
     def publish(self, **other: Any) -> Release:
-        """Publish, with parts replaced: gate, sealed, taken, place, policy, setup."""
+        """Publish, with parts replaced: gate, sealed, taken, place, policy, setup.
+
+        Signs the lock of the given policy and setup, and makes the attestation the latest one, so that later checks are
+        tested.
+        """
         part = {**self.__dict__, **other}
+        self.put_in_force(part["place"], part["policy"], part["setup"], part["sealed"])
         return part["gate"].publish(part["sealed"], part["taken"], part["place"], part["policy"], part["setup"])
 
-    def restated(self, **changes: Any) -> Sealed:
-        """The attestation with other contents, signed by the same key: what a careless or an old step would sign."""
+    def put_in_force(
+        self, place: ReleaseTarget, policy: Policy, setup: Mapping[str, Any], sealed: SignedRecord
+    ) -> None:
+        """Make this attestation the latest one, and sign the lock of these settings."""
+        latest = place.below(self.gate.private / "latest") / "attestation"
+        try:
+            lock(self.gate, place, policy, setup)
+            if not latest.exists() or read_regular(latest) != sealed.data:
+                put_atomic(latest, sealed.data)
+        except StoreError as error:  # tests of failing requests: no table is published
+            raise PublicationRefused(str(error)) from None
+
+    def restated(self, **changes: Any) -> SignedRecord:
+        """The attestation with other contents, signed by the same key, as a careless or an old step would sign it."""
         return seal(replace(self.stated, **changes).statement(), self.gate.key)
 
-    def retaken(self, **changes: Any) -> Sealed:
+    def retaken(self, **changes: Any) -> SignedRecord:
         """The record of the snapshot with other contents, signed by the same key."""
         return seal(replace(self.snapshot, **changes).statement(), self.gate.key)
 
 
 def rows(number: int, count: int = 3) -> pd.DataFrame:
-    """A small table, another one for each number."""
+    """A small table that differs for each number."""
     return pd.DataFrame({"number": np.full(count, number), "noise": np.random.default_rng(number).random(count)})
+
+
+def lock(gate: Gate, place: ReleaseTarget = PLACE, policy: Policy = POLICY, setup: Mapping[str, Any] = SETUP) -> None:
+    """Sign the lock of these settings, as if a person had accepted them."""
+    entries = entries_of(policy, setup)
+    if gate.locks.difference(place.table, entries):
+        gate.locks.sign(place.table, entries)
 
 
 def chain(
@@ -121,40 +153,40 @@ def chain(
     number: int = 0,
     *,
     frame: pd.DataFrame | None = None,
-    place: Place = PLACE,
+    place: ReleaseTarget = PLACE,
     policy: Policy = POLICY,
     high: float = PASSING,
     setup: Mapping[str, Any] = SETUP,
 ) -> Chain:
-    """Snapshot, one signed result and the attestation of ``frame``, else of the table of this ``number``."""
-    pool = bool(setup.get("pool_partitions"))
+    """Snapshot, one signed result and the attestation of ``frame`` (default: the table of this ``number``)."""
+    pool = bool(setup.get("shared_subjects"))
+    lock(gate, place, policy, setup)
     snapshot, taken = gate.take_snapshot(rows(number) if frame is None else frame, place, INPUTS["train"])
     measured = result(high)
     score = gate.sign_result(measured, snapshot, policy.judge({"dcr": measured}).outcomes, pool)
-    results = {"dcr": gate.result(score, gate.snapshot(taken, place))}
-    stated, sealed = gate.attest(snapshot, policy, results, INPUTS, METRICS, setup)
+    stated, sealed = gate.attest(snapshot, policy, {"dcr": score}, INPUTS, METRICS, setup)
     return Chain(gate, place, policy, setup, snapshot, taken, score, stated, sealed)
 
 
 class Behind(dt.datetime):
-    """A clock that is an hour late."""
+    """A clock that is five minutes late."""
 
     @classmethod
     def now(cls, tz: dt.tzinfo | None = None) -> Behind:
-        return super().now(tz) - dt.timedelta(hours=1)
+        return super().now(tz) - dt.timedelta(minutes=5)
 
 
-def read(gate: Gate, place: Place = PLACE) -> pd.DataFrame:
-    """What a reader of the current release gets."""
+def read(gate: Gate, place: ReleaseTarget = PLACE) -> pd.DataFrame:
+    """The table that readers of the current release get."""
     trusted = gate.key.trusted.places[0]
     return read_published(gate.releases, place.table, place.partition, trusted_keys=trusted)
 
 
-def shown(gate: Gate, place: Place = PLACE) -> bytes | None:
-    """The attestation of the release that readers get, None before the first one; all that is visible must be whole.
+def shown(gate: Gate, place: ReleaseTarget = PLACE) -> bytes | None:
+    """The attestation of the release that readers get; None before the first one.
 
-    Every release of the history holds the bytes that its signed attestation names, and readers get the table that was
-    judged.
+    Checks that all visible files are complete. Every release of the history holds the bytes that its signed attestation
+    names, and readers get the attested table.
     """
     history = gate.store.history(place)
     for release in history:
@@ -172,19 +204,31 @@ def shown(gate: Gate, place: Place = PLACE) -> bytes | None:
 
 
 def same_rows(found: pd.DataFrame, frame: pd.DataFrame, **how: bool) -> None:
-    """Both hold the same rows, whatever their order: the gate's files have one of their own."""
+    """Whether both hold the same rows in any order; the gate sorts the rows of its files."""
     assert list(found.columns) == list(frame.columns)
     first, second = (part.iloc[np.lexsort(part.astype(str).to_numpy(str).T)] for part in (found, frame))
     pd.testing.assert_frame_equal(first.reset_index(drop=True), second.reset_index(drop=True), **how)
 
 
-def small_sealed(gate: Gate, kind: Any = "snapshot") -> Sealed:
+def small_sealed(gate: Gate, kind: Any = "snapshot") -> SignedRecord:
     """A small signed statement."""
     return seal(Statement(kind, PLACE, "0" * 64, {"rows": 3}), gate.key)
 
 
+@contextmanager
+def refused(
+    kind: type[Exception] | tuple[type[Exception], ...], **fields: Any
+) -> Iterator[pytest.ExceptionInfo[PrivacyAssetsError]]:
+    """Check that the block raises a refusal of exactly this class, or one of these, with these fields."""
+    with pytest.raises(PrivacyAssetsError) as caught:
+        yield caught
+    assert type(caught.value) in (kind if isinstance(kind, tuple) else (kind,)), caught.value
+    for name, value in fields.items():
+        assert getattr(caught.value, name) == value, (name, caught.value)
+
+
 def overwrite(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Put other bytes at ``path``, also where it may not be written, as its owner can."""
+    """Write other bytes to ``path``, also if it is read-only, as its owner can."""
     path.parent.chmod(0o755)
     path.unlink(missing_ok=True)
     path.write_bytes(data)
@@ -192,7 +236,7 @@ def overwrite(path: Path, data: bytes, mode: int = 0o600) -> None:
 
 
 def mode(path: Path) -> int:
-    """Its permission bits."""
+    """Permission bits of ``path``."""
     return stat.S_IMODE(path.lstat().st_mode)
 
 
@@ -207,7 +251,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 @contextmanager
 def at_most(seconds: int) -> Iterator[None]:
-    """Fail instead of waiting for ever."""
+    """Raise an error after ``seconds`` instead of waiting forever."""
 
     def stop(*_: object) -> None:
         raise AssertionError(f"still waiting after {seconds} s")

@@ -1,10 +1,10 @@
-"""What the tests of deaths share: work to be interrupted, disks that fail, and, run as a script, a victim.
+"""Shared code of the crash tests: work to interrupt, failing disks, and a victim process if run as a script.
 
     python tests/gate/publisher.py FOLDER [BUCKET]
 
 The script reads lines: "publish PLACE ATTESTATION SNAPSHOT" (names of files below FOLDER), "back PLACE RELEASE",
-"rotate". For each it forks a child that does it; it prints the child's process id just before, and its exit code just
-after. With a BUCKET the releases and the private folder lie there.
+"rotate". For each line it forks a child that does the work. It prints the child's process id just before the work, and
+its exit code just after. With a BUCKET the releases and the private folder are stored there.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ from typing import Any
 import pytest
 from gate_standins import PLACE, POLICY, SETUP, Chain, chain, in_bucket, make_gate, rows, shown
 
-from privacy_assets.errors import PublicationRefused
+from privacy_assets.errors import PublicationRefused, Superseded
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import first_key, rotate_key
+from privacy_assets.gate.release import is_id
 from privacy_assets.gate.releases import Release
-from privacy_assets.gate.statements import Place, Sealed
-from privacy_assets.storage.files import names
+from privacy_assets.gate.statements import ReleaseTarget, SignedRecord
+from privacy_assets.infra.files import names
 
 DIED, REFUSED = 9, 3  # exit codes of a child
 KILLS, SEED = int(os.environ.get("PRIVACY_ASSETS_KILLS", "60")), 20
@@ -48,8 +49,8 @@ _times = count(1)
 Work = Callable[[Gate], object]
 
 
-def begun(gate: Gate, scenario: str, place: Place = PLACE) -> tuple[bytes | None, Work, bytes]:
-    """What is shown before, what is to be done, and what is shown when it is done."""
+def begun(gate: Gate, scenario: str, place: ReleaseTarget = PLACE) -> tuple[bytes | None, Work, bytes]:
+    """The release that readers see before, the work, and the release that they see after it."""
     first = chain(gate, 1, place=place)
     if scenario == "first":
         return None, lambda gate: first.publish(gate=gate), first.sealed.data
@@ -63,26 +64,26 @@ def begun(gate: Gate, scenario: str, place: Place = PLACE) -> tuple[bytes | None
     return second.sealed.data, lambda gate: gate.roll_back(place, release.id), first.sealed.data
 
 
-def ends_well(gate: Gate, work: Work, after: bytes, place: Place = PLACE) -> None:
-    """The same works now, and nothing is left of what came before."""
+def ends_well(gate: Gate, work: Work, after: bytes, place: ReleaseTarget = PLACE) -> None:
+    """Check that the same work now succeeds, and that no leftovers remain."""
     work(gate)
     assert shown(gate, place) == after
     assert left_over(gate, place) == []
 
 
-def again(part: Chain) -> Sealed:
-    """Another attestation of the same table, unlike every other."""
+def again(part: Chain) -> SignedRecord:
+    """A different attestation of the same table."""
     return part.restated(made_at=f"time {next(_times)} of {os.getpid()}")
 
 
-def left_over(gate: Gate, place: Place = PLACE) -> list[str]:
-    """What lies where a place has its releases beside these, what points to them, and what decides between many."""
-    known = {".lock", "latest.json", "releases", "claims", "pointers"}
-    return sorted({*names(place.below(gate.releases))} - known)
+def left_over(gate: Gate, place: ReleaseTarget = PLACE) -> list[str]:
+    """Leftover names in a place's folder: unknown files, and entries of ``releases`` that are not release ids."""
+    known, folder = {".lock", "latest.json", "releases", "claims", "pointers"}, place.below(gate.releases)
+    return sorted([*({*names(folder)} - known), *(name for name in names(folder / "releases") if not is_id(name))])
 
 
-def forget(gate: Gate, place: Place, kept: Release) -> None:
-    """Make room: remove all releases but ``kept``."""
+def forget(gate: Gate, place: ReleaseTarget, kept: Release) -> None:
+    """Free space: remove all releases except ``kept``."""
     for release in gate.store.history(place):
         if release != kept and isinstance(release.folder, Path):
             release.folder.chmod(0o755)
@@ -94,7 +95,7 @@ Victim = Callable[[str, float | None], tuple[str, float]]
 
 @contextmanager
 def victim(root: Path, *bucket: str) -> Iterator[Victim]:
-    """Does what a line says in a process that is killed after so many seconds; its exit code, and how long it lived."""
+    """Run an order in a process that is killed after the given seconds; return its exit code and its lifetime."""
     command = [sys.executable, __file__, str(root), *bucket]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         orders, answers = process.stdin, process.stdout
@@ -116,7 +117,7 @@ def victim(root: Path, *bucket: str) -> Iterator[Victim]:
 
 @dataclass(frozen=True)
 class Order:
-    """What a victim is to do: its line, what is ``seen`` before and after (None: anything else), and how to end it."""
+    """A victim's order: its line, the states ``seen`` before and after (None: any other), and how to end it."""
 
     line: str
     after: object
@@ -125,14 +126,14 @@ class Order:
 
 
 def order_to_publish(gate: Gate, root: Path, number: int) -> Order:
-    place = Place(f"published-{number // PLACED}")
-    # On a disk most of the time is to write the table, which is one request to a store.
+    place = ReleaseTarget(f"published-{number // PLACED}")
+    # On a disk, writing the table takes most of the time; in a store it is one request.
     part = chain(gate, frame=rows(number, 80_000 if isinstance(gate.releases, Path) else 10_000), place=place)
     (root / "attestation").write_bytes(part.sealed.data)
     (root / "snapshot").write_bytes(part.taken.data)
 
     def finish() -> None:
-        sealed = part.sealed if number % 4 < 2 else again(part)  # the same once more, or a new one
+        sealed = part.sealed if number % 4 < 2 else again(part)  # the same record again, or a new one
         kept = part.publish(sealed=sealed)
         assert shown(gate, place) == sealed.data
         forget(gate, place, kept)
@@ -142,7 +143,7 @@ def order_to_publish(gate: Gate, root: Path, number: int) -> Order:
 
 
 def order_to_go_back(gate: Gate, root: Path, number: int) -> Order:
-    place = Place(f"back-{number // PLACED}")
+    place = ReleaseTarget(f"back-{number // PLACED}")
     if number % PLACED == 0:
         chain(gate, 2 * number, place=place).publish()
     first, other = gate.store.current(place), chain(gate, 2 * number + 1, place=place)
@@ -151,14 +152,14 @@ def order_to_go_back(gate: Gate, root: Path, number: int) -> Order:
 
     def finish() -> None:
         assert gate.roll_back(place, first.id) == first == gate.store.current(place)
-        with pytest.raises(PublicationRefused, match="is not current any more"):
+        with pytest.raises(Superseded):
             other.publish()
 
     return Order(f"back {place.table} {first.id}", before, partial(shown, gate, place), finish)
 
 
 def order_to_rotate(gate: Gate, root: Path, number: int) -> Order:
-    place, trusted = Place("rotated"), gate.key.trusted.places[0]
+    place, trusted = ReleaseTarget("rotated"), gate.key.trusted.places[0]
     before = {path.name for path in trusted.iterdir()}
     if not number:
         chain(gate, 1, place=place).publish()
@@ -168,9 +169,10 @@ def order_to_rotate(gate: Gate, root: Path, number: int) -> Order:
         return gate.key.signer.public_key.keyid
 
     def finish() -> None:
-        first_key(gate.key.path, trusted)  # as the next run begins
+        first_key(gate.key.path, trusted)  # as at the beginning of the next run
         assert {path.name for path in trusted.iterdir()} == before | {f"{str(signs())[:16]}.pem"}
-        assert names(root / "private") == [".keys.lock", "attempts", "signing.key", "snapshots"]
+        kept = {".gitignore", ".keys.lock", ".privacy-assets", "attempts", "latest", "locks", "results", "signing.key"}
+        assert set(names(root / "private")) == kept | {"snapshots", "verdicts"}
 
     return Order("rotate", None, signs, finish)
 
@@ -179,7 +181,7 @@ ORDERS = {"publish": order_to_publish, "back": order_to_go_back, "rotate": order
 
 
 def kill_at_random(gate: Gate, root: Path, victim: Victim, kind: str, kills: int) -> Counter[str]:
-    """Kill so many processes at random moments of their work: what is seen is the old or the new, never a mixture."""
+    """Kill processes at random moments of their work: readers see the old or the new state, never a mixture."""
     rng, whole, seen = random.Random(f"{kind} {SEED}"), deque[float](maxlen=21), Counter[str]()
     for number in range(20 * kills):
         order = ORDERS[kind](gate, root, number)
@@ -187,7 +189,7 @@ def kill_at_random(gate: Gate, root: Path, victim: Victim, kind: str, kills: int
         code, seconds = victim(order.line, rng.uniform(0, 1.1 * statistics.median(whole)) if len(whole) > 4 else None)
         now = order.seen()
         assert now == before or order.after in (None, now)
-        if code == "0":  # killed too late, which tells how long it takes now
+        if code == "0":  # killed too late: a measurement of the current duration
             assert now != before
             whole.append(seconds)
         else:
@@ -202,11 +204,14 @@ def kill_at_random(gate: Gate, root: Path, victim: Victim, kind: str, kills: int
 
 
 class Disk:
-    """Counts the calls that change the disk: ``reached`` says, before each, how many bytes a write takes."""
+    """Count the calls that change the disk.
+
+    ``reached`` returns, before each, the number of bytes that a write takes.
+    """
 
     def __init__(self) -> None:
         self.calls: list[str] = []
-        self.inodes: list[int] = []  # what was flushed, 0 for other calls
+        self.inodes: list[int] = []  # the flushed inode, 0 for other calls
 
     def call(self, name: str, size: int = 0, target: Any = None) -> int:
         self.calls.append(name)
@@ -217,11 +222,11 @@ class Disk:
         return size
 
     def torn(self) -> None:
-        """After a write that took less than it was given."""
+        """Called after a write that stored fewer bytes than it was given."""
 
 
 class Short(Disk):
-    """The write ``at`` takes half of its bytes and says so, which every file system may do."""
+    """The write ``at`` stores half of its bytes and returns that number, as every file system may."""
 
     def __init__(self, at: int) -> None:
         super().__init__()
@@ -232,7 +237,7 @@ class Short(Disk):
 
 
 class Dying(Short):
-    """The process dies before call ``at``; with ``halfway`` in the middle of it, when it is a write."""
+    """The process dies before call ``at``; with ``halfway``, in the middle of a write."""
 
     def __init__(self, at: int, halfway: bool = False) -> None:
         super().__init__(at)
@@ -248,7 +253,7 @@ class Dying(Short):
 
 
 class Failing(Disk):
-    """Call ``at`` fails with ``number``, and with ``for_good`` each later one that needs space."""
+    """Call ``at`` fails with ``number``; with ``for_good``, so does each later call that needs space."""
 
     def __init__(self, at: int, number: int, for_good: bool = False) -> None:
         super().__init__()
@@ -262,7 +267,7 @@ class Failing(Disk):
 
 
 class Full(Disk):
-    """A disk with ``free`` bytes: the write that does not fit takes what does, the next one fails."""
+    """A disk with ``free`` bytes: the write that does not fit is cut short, and the next one fails."""
 
     def __init__(self, free: int) -> None:
         super().__init__()
@@ -281,7 +286,7 @@ _CHANGES = ("mkdir", "rename", "replace", "link", "unlink", "rmdir", "chmod", "f
 
 @contextmanager
 def on(disk: Disk) -> Iterator[None]:
-    """Everything that this process changes on disk through Python goes by ``disk``."""
+    """Route all of this process's changes on disk through ``disk``."""
 
     class Raw(io.FileIO):
         def write(self, data: Any) -> int:
@@ -313,7 +318,7 @@ def on(disk: Disk) -> Iterator[None]:
         return call
 
     plain_open, plain_creating = io.open, os.open
-    gc.disable()  # a collection would remove a temporary folder that an earlier test forgot, and that would be counted
+    gc.disable()  # otherwise the removal of another test's temporary folder could be counted
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(io, "open", opening)
@@ -326,7 +331,7 @@ def on(disk: Disk) -> Iterator[None]:
 
 
 def died(work: Callable[[], object], disk: Dying) -> bool:
-    """True when a child that does ``work`` on this disk dies of it."""
+    """Whether a child that does ``work`` on this disk dies from it."""
 
     def working() -> None:
         with on(disk):
@@ -336,7 +341,7 @@ def died(work: Callable[[], object], disk: Dying) -> bool:
 
 
 def start(work: Callable[[], object], gun: tuple[int, int] | None = None) -> int:
-    """Process id of a forked child that does ``work``, once nobody else has the writing end of the pipe ``gun``."""
+    """Fork a child that does ``work`` once the pipe ``gun`` has no other writer; return its process id."""
     child = os.fork()
     if child:
         return child
@@ -361,14 +366,14 @@ def ended(child: int) -> int:
 
 
 def main() -> None:
-    """Do what the lines of the standard input say."""
+    """Execute the lines of the standard input."""
     root, *bucket = sys.argv[1:]
     gate = make_gate(Path(root))
     gate = in_bucket(gate, *bucket) if bucket else gate
     print("ready", flush=True)
     for line in sys.stdin:
         kind, *rest = line.split()
-        gate.key.check()  # now, so that no child spends its time on imports and keys
+        gate.key.check()  # here, so that children spend no time on imports and keys
         print(ended(start(partial(_do, gate, Path(root), kind, *rest))), flush=True)
 
 
@@ -377,11 +382,11 @@ def _do(gate: Gate, root: Path, kind: str, *rest: str) -> None:
     if kind == "rotate":
         rotate_key(root / "private" / "signing.key", root / "trusted_keys")
     elif kind == "back":
-        gate.roll_back(Place(rest[0]), rest[1])
+        gate.roll_back(ReleaseTarget(rest[0]), rest[1])
     else:
         attestation, snapshot = ((root / name).read_bytes() for name in rest[1:])
-        sealed, taken = Sealed("attestation", attestation), Sealed("snapshot", snapshot)
-        gate.publish(sealed, taken, Place(rest[0]), POLICY, SETUP)
+        sealed, taken = SignedRecord("attestation", attestation), SignedRecord("snapshot", snapshot)
+        gate.publish(sealed, taken, ReleaseTarget(rest[0]), POLICY, SETUP)
 
 
 if __name__ == "__main__":

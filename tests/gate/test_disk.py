@@ -1,4 +1,4 @@
-"""Files and folders of the gate: whole, private until they are out, whose they are, and what killed writers left."""
+"""Files and folders of the gate: atomic writes, privacy until publication, ownership, leftovers of killed writers."""
 
 from __future__ import annotations
 
@@ -26,17 +26,36 @@ from gate_standins import (
     open_gate,
     overwrite,
     read,
+    refused,
     tree,
 )
 
 from privacy_assets.cli.main import main
-from privacy_assets.errors import ConfigError, InputError, PublicationRefused
+from privacy_assets.errors import (
+    ConfigError,
+    Damaged,
+    InputError,
+    NotTrusted,
+    OutOfDate,
+    PublicationRefused,
+    StoreUnavailable,
+    WrongTarget,
+    with_advice,
+)
 from privacy_assets.gate import release_disk
 from privacy_assets.gate.releases import POINTER, TRUSTED_VARIABLE, read_published
-from privacy_assets.gate.statements import Place
+from privacy_assets.gate.statements import ReleaseTarget
 from privacy_assets.gate.verification import verify_file
-from privacy_assets.storage import files
-from privacy_assets.storage.files import check_above, check_private, create_once, make_folder, open_regular, put_atomic
+from privacy_assets.infra import files
+from privacy_assets.infra.files import (
+    check_above,
+    check_private,
+    create_once,
+    make_folder,
+    open_regular,
+    private_folder,
+    put_atomic,
+)
 
 NOBODY = 65534
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away, or become another user")
@@ -69,19 +88,23 @@ def test_the_copy_is_made_in_a_private_folder_that_is_gone_afterwards(
     ready: Chain, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen: list[int] = []
-    copy = release_disk._copy
+    copy, releases = release_disk.copy_judged, PLACE.below(ready.gate.releases) / "releases"
 
-    def watched(source: Path, target: Path, sha256: str) -> None:
-        seen.extend(mode(folder) for folder in (target.parent, target.parents[1]))
-        assert not list(target.parents[2].glob("releases/*"))
-        copy(source, target, sha256)
+    def watched(*rest: Any) -> None:
+        (folder,) = releases.iterdir()
+        (draft,) = folder.iterdir()
+        seen.extend((mode(folder), mode(draft)))
+        assert folder.name == "staging"
+        copy(*rest)
 
-    monkeypatch.setattr(release_disk, "_copy", watched)
-    left = PLACE.below(ready.gate.releases) / "staging" / "0123456789ab"  # of a process that was killed
-    left.mkdir(parents=True, mode=0o700)
+    monkeypatch.setattr(release_disk, "copy_judged", watched)
+    left = releases / "staging" / "table.parquet"  # left by a killed process
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"half")
+    left.parent.chmod(0o555)
     with caplog.at_level(logging.WARNING):
         release = ready.publish()
-    assert seen == [0o700, 0o700]
+    assert seen == [0o700, 0o600]
     assert "staging" in caplog.text
     assert not left.parent.exists()
     assert ready.gate.store.history(PLACE) == [release]
@@ -90,12 +113,23 @@ def test_the_copy_is_made_in_a_private_folder_that_is_gone_afterwards(
 def test_a_link_in_place_of_staging_is_not_followed(ready: Chain, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "kept").write_bytes(b"kept")
-    folder = PLACE.below(ready.gate.releases)
+    folder = PLACE.below(ready.gate.releases) / "releases"
     folder.mkdir(parents=True)
     (folder / "staging").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(PublicationRefused, match="could not be written"):
-        ready.publish()
+    ready.publish()
+    assert not (folder / "staging").is_symlink()
     assert tree(tmp_path / "elsewhere") == {"kept": b"kept"}
+
+
+@pytest.mark.parametrize("name", ["releases/staging/sub", "latest.json", ".lock"])
+@pytest.mark.parametrize("full", [False, True])
+def test_a_folder_in_the_place_of_a_file_is_named_with_the_fix(ready: Chain, name: str, full: bool) -> None:
+    odd = PLACE.below(ready.gate.releases) / name
+    (odd / "below" if full else odd).mkdir(parents=True)
+    with pytest.raises((ConfigError, PublicationRefused)) as caught:
+        ready.publish()
+    said = with_advice(caught.value)
+    assert str(odd) in said and said.count("Fix:") == 1 and "Fix: remove this folder" in said
 
 
 def test_the_history_holds_releases_only(ready: Chain) -> None:
@@ -106,35 +140,35 @@ def test_the_history_holds_releases_only(ready: Chain) -> None:
     pointer = made.folder.parents[1] / POINTER
     pointer.unlink()
     pointer.mkdir()
-    with pytest.raises(PublicationRefused, match="cannot be read"):
+    with refused(StoreUnavailable, retry=False, path=str(pointer.parent)):
         read(ready.gate)
 
 
-def moved_from(place: Place) -> Callable[[Chain], bytes]:
+def moved_from(place: ReleaseTarget) -> Callable[[Chain], bytes]:
     return lambda ready: chain(ready.gate, place=place).sealed.data
 
 
-ATTESTATIONS: dict[str, tuple[Callable[[Chain], bytes], str]] = {
-    "of another table": (moved_from(Place("others")), "another table or partition"),
-    "of a partition": (moved_from(Place("patients", "_all")), "another table or partition"),
-    "of other bytes": (lambda x: chain(x.gate, 1).sealed.data, "changed after it was written"),
-    "of a failure": (lambda x: x.restated(verdict="fail").data, "says 'fail'"),
-    "of a stranger": (lambda x: chain(make_gate(x.gate.private / "stranger")).sealed.data, "not trusted"),
-    "a result": (lambda x: x.score.data, "another kind"),
-    "changed": (lambda x: x.sealed.data.replace(b"a", b"b", 1), "attestation"),
-    "empty": (lambda _: b"", "there is no attestation"),
-    "no envelope": (lambda _: b"{}", "cannot be read as a signed statement"),
+ATTESTATIONS: dict[str, tuple[Callable[[Chain], bytes], type[PublicationRefused]]] = {
+    "of another table": (moved_from(ReleaseTarget("others")), WrongTarget),
+    "of a partition": (moved_from(ReleaseTarget("patients", "_all")), WrongTarget),
+    "of other bytes": (lambda x: chain(x.gate, 1).sealed.data, Damaged),
+    "of a failure": (lambda x: x.restated(verdict="fail").data, Damaged),
+    "of a stranger": (lambda x: chain(make_gate(x.gate.private / "stranger")).sealed.data, NotTrusted),
+    "a result": (lambda x: x.score.data, NotTrusted),
+    "changed": (lambda x: x.sealed.data.replace(b"a", b"b", 1), NotTrusted),
+    "empty": (lambda _: b"", OutOfDate),
+    "no envelope": (lambda _: b"{}", NotTrusted),
 }
 
 
 def test_a_release_with_another_attestation_or_none_is_not_read(ready: Chain) -> None:
     release = ready.publish()
-    for name, (other, match) in ATTESTATIONS.items():
+    for name, (other, kind) in ATTESTATIONS.items():
         overwrite(release.attestation, other(ready))
-        with pytest.raises(PublicationRefused, match=match):
+        with refused(kind, redo=(), reader=True):
             pytest.fail(f"{name}: {read(ready.gate)}")
     release.attestation.unlink()
-    with pytest.raises(PublicationRefused, match="attestation of release .* cannot be read"):
+    with refused(StoreUnavailable, path=str(release.attestation), retry=False, reader=True):
         read(ready.gate)
 
 
@@ -147,14 +181,14 @@ def test_readers_find_the_trusted_keys_beside_the_releases_or_where_the_environm
         assert len(read_published(root, "patients")) == 3
     stranger = make_gate(tmp_path / "stranger").key.trusted.places[0]
     monkeypatch.setenv(TRUSTED_VARIABLE, str(stranger))
-    with pytest.raises(PublicationRefused, match="not trusted"):
+    with refused(NotTrusted, reader=True):
         read_published(ready.gate.releases, "patients")
     monkeypatch.setenv(TRUSTED_VARIABLE, str(tmp_path / "nowhere"))
     with pytest.raises(ConfigError, match="no trusted key in .*nowhere"):
         read_published(ready.gate.releases, "patients")
 
 
-# Whatever the umask
+# Permissions under any umask
 
 _PUBLISH = """
 import os, sys
@@ -173,7 +207,7 @@ def test_readers_can_read_and_nobody_else_can_write_whatever_the_umask(tmp_path:
     found = {path.relative_to(root): mode(path) for path in root.rglob("*")}
     private = {bits for path, bits in found.items() if path.parts[0] == "private"}
     assert private == {0o700, 0o600}
-    public = {path: bits for path, bits in found.items() if path.parts[0] != "private" and path.name != ".lock"}
+    public = {path: bits for path, bits in found.items() if path.parts[0] != "private" and path.name[0] != "."}
     assert {bits & 0o055 for path, bits in public.items() if (root / path).is_dir()} == {0o055}
     assert {bits & 0o044 for bits in public.values()} == {0o044}
     assert {bits & 0o022 for bits in public.values()} == {0}
@@ -186,11 +220,31 @@ def test_a_folder_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
     assert mode(tmp_path / "there") == 0o711
 
 
-# Whose it is
+# Ownership
+
+
+def test_git_does_not_see_private_folders(tmp_path: Path) -> None:
+    assert private_folder(tmp_path / "a" / "b" / "c") == tmp_path / "a" / "b" / "c"
+    private_folder(tmp_path / "a" / "d" / "e")
+    put_atomic(tmp_path / "a" / "f" / "g", b"x")
+    put_atomic(tmp_path / "public" / "g", b"x", mode=0o644)
+    (tmp_path / "kept").mkdir()
+    private_folder(tmp_path / "kept")  # created elsewhere
+    put_atomic(tmp_path / "kept" / "h" / "i", b"x")
+    assert {str(path.relative_to(tmp_path)): path.read_text() for path in tmp_path.rglob(".gitignore")} == {
+        "a/.gitignore": "*\n",
+        "kept/h/.gitignore": "*\n",
+    }
+    (tmp_path / ".gitignore").write_text("*\n")
+    private_folder(tmp_path / "hidden")
+    assert not (tmp_path / "hidden" / ".gitignore").exists()
+    (tmp_path / "repository" / ".git").mkdir(parents=True)
+    private_folder(tmp_path / "repository" / "private")  # parent folders belong to other repositories
+    assert (tmp_path / "repository" / "private" / ".gitignore").exists()
 
 
 def refuses_keys(root: Path, match: str) -> None:
-    """Nothing is signed, published, rolled back or read by these trusted keys."""
+    """Check that no operation signs, publishes, rolls back or reads with these trusted keys."""
     gate = open_gate(root)
     release = gate.store.history(PLACE)[0]
     acts: list[Callable[[], object]] = [
@@ -210,7 +264,7 @@ def test_trusted_keys_that_others_may_change_are_refused(ready: Chain, tmp_path:
     for path, usual in ((tmp_path / "trusted_keys", 0o755), (file, 0o644)):
         for bits in (0o775, 0o757, 0o777, 0o1777):
             path.chmod(bits)
-            refuses_keys(tmp_path, f"{path.name}: (everybody|a group) may write")
+            refuses_keys(tmp_path, f"{path.name}: (every user|a group) may write")
         path.chmod(usual)
 
 
@@ -219,10 +273,10 @@ def test_a_folder_above_that_others_may_change_is_refused_unless_it_is_sticky(tm
     chain(gate).publish()
     for bits in (0o777, 0o757):
         (tmp_path / "a").chmod(bits)
-        refuses_keys(tmp_path / "a" / "b", f"others may write to {tmp_path / 'a'},")
-        with pytest.raises(ConfigError, match=f"others may write to {tmp_path / 'a'},"):
+        refuses_keys(tmp_path / "a" / "b", f"other users may write to {tmp_path / 'a'},")
+        with pytest.raises(ConfigError, match=f"other users may write to {tmp_path / 'a'},"):
             check_private(gate.private)
-    (tmp_path / "a").chmod(0o1777)  # as /tmp
+    (tmp_path / "a").chmod(0o1777)  # like /tmp
     assert len(read(gate)) == 3
     gate.key.check()
 
@@ -233,7 +287,7 @@ def test_a_folder_above_a_link_counts_as_well(tmp_path: Path) -> None:
     (tmp_path / "open" / "link").symlink_to(tmp_path / "closed")
     (tmp_path / "open").chmod(0o777)
     check_above(tmp_path / "closed" / "x")
-    with pytest.raises(ConfigError, match="others may write"):
+    with pytest.raises(ConfigError, match="other users may write"):
         check_above(tmp_path / "open" / "link" / "x")
 
 
@@ -250,7 +304,7 @@ def test_a_group_of_the_owner_alone_is_no_other(tmp_path: Path, monkeypatch: pyt
     check_above(tmp_path / "home" / "keys")
     for members, called in ((["mallory"], name), ([], "users")):
         group(members, called)
-        with pytest.raises(ConfigError, match="others may write"):
+        with pytest.raises(ConfigError, match="other users may write"):
             check_above(tmp_path / "home" / "keys")
 
 
@@ -260,7 +314,7 @@ def test_keys_and_private_folders_of_another_user_are_refused(ready: Chain, tmp_
     (file,) = (tmp_path / "trusted_keys").iterdir()
     for path in (tmp_path / "trusted_keys", file):
         os.chown(path, NOBODY, -1)
-        refuses_keys(tmp_path, f"{path.name}: what is trusted here belongs to another user")
+        refuses_keys(tmp_path, f"{path.name}: this trusted file or folder belongs to another user")
         os.chown(path, 0, -1)
     os.chown(gate.private, NOBODY, -1)
     for act in (lambda: check_private(gate.private), lambda: gate.roll_back(PLACE, release.id)):
@@ -294,7 +348,7 @@ except ConfigError as error:
 @as_root
 @pytest.mark.slow
 def test_a_reader_who_is_another_user_believes_the_owner_of_the_releases_and_nobody_else(tmp_path: Path) -> None:
-    """The publisher is user 1001, the reader 1002; a publisher who is 1002 would not believe these keys."""
+    """The publisher is user 1001, the reader 1002. A publisher with id 1002 would not trust these keys."""
     with TemporaryDirectory() as folder:
         root = Path(folder)
         root.chmod(0o755)
@@ -310,7 +364,7 @@ def test_a_reader_who_is_another_user_believes_the_owner_of_the_releases_and_nob
         assert "uid 1003" in python(_READ, root, 1002, tmp_path / "two").stdout.splitlines()[0]
 
 
-# What it is
+# Type of file
 
 
 def test_no_pipe_is_waited_for(ready: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,7 +406,7 @@ def test_only_regular_files_are_opened(tmp_path: Path, make: Callable[[Path], ob
         open_regular(tmp_path / "x")
 
 
-# One file, placed whole or not at all, and what killed writers left
+# Atomic placement of one file, and leftovers of killed writers
 
 
 def test_put_atomic_keeps_the_old_file_when_the_writer_fails(tmp_path: Path) -> None:
@@ -378,7 +432,7 @@ def test_put_atomic_replaces_a_link_and_not_what_it_points_to(tmp_path: Path) ->
 _DIE = """
 import os, sys
 from pathlib import Path
-from privacy_assets.storage.files import create_once, put_atomic
+from privacy_assets.infra.files import create_once, put_atomic
 die = lambda *_, **__: os._exit(9)
 os.replace = os.link = die
 place = Path(sys.argv[1])

@@ -1,4 +1,4 @@
-"""Keys: each that is not in order signs and publishes nothing, says which it is, and shows nothing of itself."""
+"""Keys: an invalid key neither signs nor publishes; the error identifies the key without showing its content."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
     load_pem_private_key,
 )
-from gate_standins import PLACE, VARIABLE, Chain, at_most, chain, open_gate, read, rows, small_sealed, tree
+from gate_standins import PLACE, VARIABLE, Chain, at_most, chain, open_gate, read, refused, rows, small_sealed, tree
 
 from privacy_assets.dagster.resources import ReleaseResource
-from privacy_assets.errors import ConfigError, InputError, PublicationRefused
+from privacy_assets.errors import ConfigError, InputError, NotTrusted, TableStopped
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import SigningKey, TrustedKeys, first_key, rotate_key
 from privacy_assets.gate.releases import TRUSTED_VARIABLE, read_published
+from privacy_assets.infra.markers import MARKER, write_marker
 
 PASSWORD = b"a password"
 
@@ -42,7 +43,7 @@ def public_pem(key: object = None) -> bytes:
 
 
 def rsa_key() -> rsa.RSAPrivateKey:
-    return rsa.generate_private_key(65537, 1024)  # quick, and never used
+    return rsa.generate_private_key(65537, 1024)  # quick to create, and never used
 
 
 def ec_key() -> ec.EllipticCurvePrivateKey:
@@ -66,8 +67,8 @@ def replaced_by(make: Callable[[Path], object]) -> Callable[[Path], None]:
     return change
 
 
-SECRET_FILE = "regular file of your own with mode 0600"
-NO_KEY = "no private key in PEM form without a password"
+SECRET_FILE = "your own regular file with mode 0600"
+NO_KEY = "not an unencrypted private key in PEM form"
 BROKEN_SIGNING: dict[str, tuple[Callable[[Path], object], str]] = {
     "missing": (Path.unlink, "cannot be read"),
     "empty": (written(b""), NO_KEY),
@@ -96,7 +97,10 @@ def body(path: Path) -> set[str]:
 
 
 def refuses_all(ready: Chain, root: Path, match: str, culprit: object, *, signs: bool = False) -> None:
-    """Publishes nothing, and signs nothing unless ``signs``; names the culprit, changes no file and shows no key."""
+    """Check that the key does not publish, and signs only if ``signs``.
+
+    The error names the key; no file changes, no key is shown.
+    """
     before = tree(root)
     secrets = set().union(*(body(path) for path in (root / "private").glob("*.key") if path.is_file()))
     gate = open_gate(root)
@@ -116,36 +120,36 @@ def test_a_signing_key_that_is_not_in_order_signs_and_publishes_nothing(
 ) -> None:
     change(ready.gate.key.path)
     refuses_all(ready, tmp_path, match, ready.gate.key.path)
-    with pytest.raises(InputError, match="nothing was published"):
+    with pytest.raises(InputError, match="there is no release"):
         read(ready.gate)
 
 
 def test_a_signing_key_of_another_user_is_refused(
     ready: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "getuid", lambda: os.geteuid() + 1)  # not everybody can give a file away
+    monkeypatch.setattr(os, "getuid", lambda: os.geteuid() + 1)  # not every user can change a file's owner
     refuses_all(ready, tmp_path, SECRET_FILE, ready.gate.key.path)
 
 
 BROKEN_TRUSTED: dict[str, tuple[Callable[[Path], object], str]] = {
-    "garbage": (written(b"garbage"), "no public key in PEM form"),
-    "empty": (written(b""), "no public key in PEM form"),
-    "a private key": (written(private_pem()), "no public key in PEM form"),
+    "garbage": (written(b"garbage"), "not a public key in PEM form"),
+    "empty": (written(b""), "not a public key in PEM form"),
+    "a private key": (written(private_pem()), "not a public key in PEM form"),
     "RSA": (written(public_pem(rsa_key())), "must be an Ed25519 public key"),
     "EC": (written(public_pem(ec_key())), "must be an Ed25519 public key"),
     "a folder": (replaced_by(Path.mkdir), "regular file|cannot be read"),
     "a pipe": (replaced_by(os.mkfifo), "regular file"),
     "a link to nothing": (replaced_by(lambda path: path.symlink_to("nowhere")), "cannot be read"),
-    "writable by everybody": (lambda path: path.chmod(0o646), "everybody may write"),
+    "writable by every user": (lambda path: path.chmod(0o646), "every user may write"),
 }
 
 
 @pytest.mark.parametrize(("change", "match"), BROKEN_TRUSTED.values(), ids=BROKEN_TRUSTED.keys())
-@pytest.mark.parametrize("extra", [False, True], ids=["the only key", "beside a good key"])
+@pytest.mark.parametrize("extra", [False, True], ids=["the only key", "next to a good key"])
 def test_a_trusted_key_that_is_not_in_order_stops_everything(
     ready: Chain, tmp_path: Path, change: Callable[[Path], object], match: str, extra: bool
 ) -> None:
-    """Also beside good ones: a key that cannot be judged is no reason to go on with the others."""
+    """Valid keys in the same folder do not help: an invalid key stops everything."""
     (file,) = (tmp_path / "trusted_keys").glob("*.pem")
     if extra:
         file = file.with_name("second.pem")
@@ -155,16 +159,16 @@ def test_a_trusted_key_that_is_not_in_order_stops_everything(
 
 
 def test_a_folder_of_trusted_keys_that_everybody_may_write_to_is_refused(ready: Chain, tmp_path: Path) -> None:
-    """Who can add a file there can add a signer."""
+    """A user who can add a file there can add a signer."""
     (tmp_path / "trusted_keys").chmod(0o777)
-    refuses_all(ready, tmp_path, "everybody may write", tmp_path / "trusted_keys")
+    refuses_all(ready, tmp_path, "every user may write", tmp_path / "trusted_keys")
 
 
 def test_without_a_trusted_key_nothing_is_signed_published_or_read(ready: Chain, tmp_path: Path) -> None:
     ready.publish()
     folder = tmp_path / "trusted_keys"
     (file,) = folder.iterdir()
-    file = file.rename(file.with_suffix(".txt"))  # files of other names are no trusted keys
+    file = file.rename(file.with_suffix(".txt"))  # files with other names are not trusted keys
     for empty in (lambda: None, file.unlink, folder.rmdir):
         empty()
         refuses_all(ready, tmp_path, "no trusted key", folder)
@@ -198,7 +202,7 @@ def test_a_wrong_key_in_the_environment_signs_nothing_though_the_file_is_right(
     ready: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: bytes, match: str
 ) -> None:
     monkeypatch.setenv(VARIABLE, os.fsdecode(given))
-    (tmp_path / "private" / "given.key").write_bytes(given)  # so that its lines are looked for in the errors
+    (tmp_path / "private" / "given.key").write_bytes(given)  # so that the errors are searched for its lines
     refuses_all(ready, tmp_path, match, VARIABLE)
 
 
@@ -207,13 +211,13 @@ def test_a_wrong_key_in_the_environment_signs_nothing_though_the_file_is_right(
 
 @pytest.fixture
 def fresh(tmp_path: Path) -> tuple[Path, Path]:
-    """Where the signing key and the trusted ones of a deployment lie that has neither."""
+    """Locations of the signing key and the trusted keys of a deployment that has neither."""
     return tmp_path / "new" / "private" / "signing.key", tmp_path / "new" / "trusted_keys"
 
 
 @pytest.fixture
 def first(fresh: tuple[Path, Path]) -> tuple[Path, Path]:
-    """The same with a signing key: a first run ended after it and before its public half."""
+    """The same deployment with a signing key: a first run ended before it wrote the public half."""
     path, trusted = fresh
     path.parent.mkdir(parents=True, mode=0o700)
     path.write_bytes(private_pem())
@@ -222,12 +226,12 @@ def first(fresh: tuple[Path, Path]) -> tuple[Path, Path]:
 
 
 def one_pair(path: Path, trusted: Path) -> str:
-    """The id of the only pair of keys that lies there."""
+    """Id of the only stored pair of keys."""
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.parent.stat().st_mode & 0o777 == 0o700
     (file,) = trusted.iterdir()
     assert file.stat().st_mode & 0o022 == 0
-    assert {name.name for name in path.parent.iterdir()} == {"signing.key", ".keys.lock"}
+    assert {name.name for name in path.parent.glob("[!.]*")} == {"signing.key"}
     keyid: str = SigningKey(path, VARIABLE, TrustedKeys((trusted,))).signer.public_key.keyid
     assert file.stem == keyid[:16]
     return keyid
@@ -248,15 +252,37 @@ def test_all_that_start_at_once_make_one_pair_and_it_stays(fresh: tuple[Path, Pa
 
 
 def test_no_key_is_made_where_one_was_trusted_before(fresh: tuple[Path, Path]) -> None:
-    """A deployment with trusted keys and no signing key lost it; an empty folder is one whose last key was revoked."""
+    """Trusted keys without a signing key: it is lost. A marker without trusted keys: the last one was revoked."""
     path, trusted = fresh
-    trusted.mkdir(parents=True)
-    for keys in ({}, {"old.pem": public_pem()}):
-        for name, pem in keys.items():
-            (trusted / name).write_bytes(pem)
+    write_marker(trusted, "trusted_keys", "1" * 32)
+    for name in (MARKER, "old.pem"):
+        (trusted / "old.pem").write_bytes(public_pem())
+        for other in trusted.iterdir():
+            if other.name != name:
+                other.unlink()
+        before = tree(trusted)
         first_key(path, trusted)
         assert not path.exists()
-        assert tree(trusted) == keys
+        assert [*tree(trusted)] == [name] and tree(trusted) == before
+        write_marker(trusted, "trusted_keys", "1" * 32)
+
+
+@pytest.mark.parametrize("inside", [(), ("lost+found",), (".snapshot", "empty")])
+def test_an_empty_folder_of_trusted_keys_is_that_of_a_first_run(tmp_path: Path, inside: tuple[str, ...]) -> None:
+    (tmp_path / "trusted_keys").mkdir()
+    for name in inside:
+        (tmp_path / "trusted_keys" / name).mkdir()
+    resource(tmp_path).gate().key.check()
+    assert len([*(tmp_path / "trusted_keys").glob("*.pem")]) == 1
+
+
+def test_a_first_run_after_the_last_key_was_revoked_makes_no_key(tmp_path: Path) -> None:
+    resource(tmp_path).gate()
+    for file in (tmp_path / "trusted_keys").glob("*.pem"):
+        file.unlink()
+    with pytest.raises(ConfigError, match="no trusted key"):
+        resource(tmp_path).gate()
+    assert not [*(tmp_path / "trusted_keys").glob("*.pem")]
 
 
 def test_a_signing_key_that_is_there_is_never_replaced(first: tuple[Path, Path]) -> None:
@@ -284,16 +310,16 @@ def test_a_dangling_link_is_not_followed_to_make_a_key(first: tuple[Path, Path],
     assert not (tmp_path / "elsewhere.key").exists()
 
 
-# The resource: where a first pair may be made at all
+# The resource: where a first pair may be created
 
 
 def resource(root: Path, **given: str) -> ReleaseResource:
-    return ReleaseResource(root=str(root / "releases"), private=str(root / "private"), **given)
+    return ReleaseResource(releases=str(root / "releases"), private=str(root / "private"), **given)
 
 
 def test_the_resource_makes_a_first_pair_and_no_other_when_it_is_lost(tmp_path: Path) -> None:
     keyid = resource(tmp_path).gate().key.signer.public_key.keyid
-    (file,) = (tmp_path / "trusted_keys").iterdir()
+    (file,) = (tmp_path / "trusted_keys").glob("[!.]*")
     assert [*TrustedKeys((file,)).by_id] == [keyid]
     (tmp_path / "private" / "signing.key").unlink()
     with pytest.raises(ConfigError, match=r"signing\.key"):
@@ -337,11 +363,15 @@ def test_what_a_removed_key_signed_is_not_read_or_rolled_back_to(gate: Gate, tmp
     (gate.key.trusted.places[0] / f"{old[:16]}.pem").unlink()
     after = open_gate(tmp_path)
     for act in (lambda: read(after), lambda: after.roll_back(PLACE, release.id), lambda: left.publish(gate=after)):
-        with pytest.raises(PublicationRefused, match="which is not trusted"):
+        with refused(NotTrusted):
             act()
+    with refused(TableStopped, table="patients"):
+        chain(after, 2)
+    after.locks.record(PLACE, "accepted", why="a stranger had the key")
     chain(after, 2).publish()
     assert read(after)["number"].iloc[0] == 2
-    gate.key.path.write_bytes(kept)  # the old private key signs no more
+    left.put_in_force(PLACE, left.policy, left.setup, left.sealed)
+    gate.key.path.write_bytes(kept)  # the old private key does not sign any more
     refuses_all(left, tmp_path, "not among the trusted keys", gate.key.path)
 
 
@@ -352,7 +382,7 @@ def test_a_revoked_key_counts_no_more_in_a_process_that_goes_on(gate: Gate, tmp_
     file.rename(tmp_path / "kept.pem")
     (tmp_path / "trusted_keys" / "other.pem").write_bytes(public_pem())
     for act in (lambda: read(gate), lambda: gate.roll_back(PLACE, release.id), lambda: release.opened(PLACE, keys)):
-        with pytest.raises(PublicationRefused, match="not trusted"):
+        with refused(NotTrusted):
             act()
     for act in (left.publish, lambda: gate.take_snapshot(rows(2), PLACE, "t")):
         with pytest.raises(ConfigError, match="not among the trusted keys"):
@@ -362,7 +392,7 @@ def test_a_revoked_key_counts_no_more_in_a_process_that_goes_on(gate: Gate, tmp_
 
 
 def test_a_pair_of_another_tool_works(gate: Gate, tmp_path: Path) -> None:
-    """PKCS8 and SubjectPublicKeyInfo are what openssl writes."""
+    """openssl writes PKCS8 and SubjectPublicKeyInfo, too."""
     path = tmp_path / "public"
     path.write_bytes(public_pem(load_pem_private_key(gate.key.path.read_bytes(), password=None)))
     release = chain(gate).publish()

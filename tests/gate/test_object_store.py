@@ -1,4 +1,4 @@
-"""What an object store has of its own: what is created once, requests that fail, places that were prepared, URLs."""
+"""Properties of object stores: objects that are created once, failed requests, prepared locations, URLs."""
 
 from __future__ import annotations
 
@@ -12,16 +12,24 @@ from typing import Any
 
 import publisher
 import pytest
-from gate_standins import INPUTS, METRICS, PLACE, POLICY, SETUP, chain, in_bucket, make_gate, read, result, shown
+from gate_standins import INPUTS, METRICS, PLACE, POLICY, SETUP, chain, in_bucket, make_gate, read, refused, shown
 from publisher import again, begun, ends_well
 
-from privacy_assets.errors import ConfigError, InputError, PublicationRefused
+from privacy_assets.errors import (
+    ConfigError,
+    Damaged,
+    InputError,
+    NotTrusted,
+    PublicationRefused,
+    StoreUnavailable,
+    Superseded,
+)
 from privacy_assets.gate import release_objects
 from privacy_assets.gate.gate import Gate
-from privacy_assets.gate.prepared import MARKER, PROBE, _creates_over, check_prepared, prepare
 from privacy_assets.gate.releases import hash_file
-from privacy_assets.gate.statements import Place, seal
-from privacy_assets.storage.objects import ObjectPath, location
+from privacy_assets.gate.statements import ReleaseTarget, seal
+from privacy_assets.infra.markers import MARKER, PROBE, _creates_over, check_prepared, prepare, read_marker
+from privacy_assets.infra.objects import ObjectPath, location
 from tests.stores import new_bucket
 
 s3fs = pytest.importorskip("s3fs", reason="the extra 's3' is not installed")
@@ -40,7 +48,7 @@ def bucket() -> ObjectPath:
 
 @contextmanager
 def answering(call: Any) -> Iterator[None]:
-    """Each request to the store goes through ``call(plain, self, method, ...)``."""
+    """Pass each request to the store through ``call(plain, self, method, ...)``."""
     plain = s3fs.S3FileSystem._call_s3
 
     async def changed(self: Any, *rest: Any, **named: Any) -> Any:
@@ -51,7 +59,7 @@ def answering(call: Any) -> Iterator[None]:
         yield
 
 
-# What is created once
+# Objects that are created once
 
 
 def test_an_object_is_created_once_whatever_words_the_server_refuses_in(bucket: ObjectPath) -> None:
@@ -68,7 +76,7 @@ def test_an_object_is_created_once_whatever_words_the_server_refuses_in(bucket: 
         one = bucket / f"one {number}"
         with answering(other):
             assert one.create(b"mine")
-            assert one.create(b"mine")  # a request whose answer was lost is sent again, and finds what it wrote itself
+            assert one.create(b"mine")  # a request whose answer was lost is sent again, and finds its own object
             assert not one.create(b"yours")
             assert one.read_bytes() == b"mine"
 
@@ -82,15 +90,15 @@ def test_a_store_that_writes_over_what_is_there_is_not_used(bucket: ObjectPath) 
 
     with answering(careless):
         for one in (place, other):
-            with pytest.raises(ConfigError, match="was written over"):
+            with pytest.raises(ConfigError, match="overwrote an object"):
                 prepare({"releases": one})
         _creates_over.cache_clear()
-        with pytest.raises(ConfigError, match="was written over"):  # a worker with an old library
+        with pytest.raises(ConfigError, match="overwrote an object"):  # a worker with an old library
             check_prepared(other, "releases")
     with pytest.raises(ConfigError, match="not marked"):
         check_prepared(place, "releases")
     _creates_over.cache_clear()
-    check_prepared(other, "releases")  # its mark stayed
+    check_prepared(other, "releases")  # its marker remains
     assert (prepare({"releases": place}), prepare({"releases": place})) == ({"releases": True}, {"releases": False})
     assert sorted(place.names()) == [MARKER, PROBE]
 
@@ -103,17 +111,17 @@ def test_other_stores_are_not_written_to(url: str) -> None:
             write(b"x")
 
 
-# Its own files: claims, envelopes, pointers
+# Claims, envelopes and pointers
 
 
 def test_a_changed_attestation_is_neither_read_nor_replaced(gate: Gate, tmp_path: Path) -> None:
     part = chain(gate)
     made, stranger = part.publish(), make_gate(tmp_path / "other")
     made.attestation.put(again(part).data)
-    with pytest.raises(PublicationRefused, match="another attestation"):
+    with refused(Damaged, path=str(made.folder), remove=True):
         part.publish()
     made.attestation.put(seal(part.stated.statement(), stranger.key).data)
-    with pytest.raises(PublicationRefused, match="not trusted"):
+    with refused(NotTrusted):
         read(gate)
 
 
@@ -125,12 +133,12 @@ def test_a_damaged_claim_is_refused_and_one_that_is_gone_is_found_again(gate: Ga
     claims = PLACE.below(gate.releases) / "claims"
     for name in claims.names():
         (claims / name).put(b"20240101T000000.000000Z-000000000000")
-    with pytest.raises(PublicationRefused, match="damaged"):
+    with refused(Damaged, remove=True):
         newer.publish()
     claims.remove_below()
     assert newer.publish() == later
-    with pytest.raises(PublicationRefused, match=f"published before, as {first.id}"):
-        part.publish()  # it does not come back as a new release
+    with refused(Superseded, release=first.id):
+        part.publish()  # not a new release
     assert gate.store.current(PLACE) == later
 
 
@@ -138,18 +146,19 @@ def test_a_release_that_was_overtaken_before_it_was_whole_says_so(gate: Gate) ->
     part = chain(gate)
     claimed = release_objects._claimed(PLACE.below(gate.releases), part.snapshot.sha256, part.sealed.data)
     gate.store.add(PLACE, part.snapshot.path, part.snapshot.sha256, again(part).data, lambda: None)
-    with pytest.raises(PublicationRefused, match="a later release is out already"):
+    with refused(Superseded, redo=("score", "attest")):
         part.publish()
     assert claimed not in [release.id for release in gate.store.history(PLACE)]
 
 
 def test_a_number_that_no_pointer_reaches_is_refused(gate: Gate) -> None:
     PLACE.below(gate.releases).joinpath("pointers", "9" * 12).put(b"{}")
-    with pytest.raises(PublicationRefused, match="remove it"):
+    with refused(Damaged, remove=True) as caught:
         chain(gate).publish()
+    assert caught.value.path.endswith("pointers/" + "9" * 12)
 
 
-# Whatever fails or dies on the way
+# Failures and crashes
 
 
 READS = {"head_object", "get_object", "list_objects_v2"}
@@ -157,7 +166,7 @@ READS = {"head_object", "get_object", "list_objects_v2"}
 
 @contextmanager
 def failing(at: int) -> Iterator[list[str]]:
-    """Request ``at`` fails and never arrives."""
+    """Request ``at`` fails before it arrives."""
     calls: list[str] = []
 
     async def call(plain: Any, store: Any, method: str, *rest: Any, **named: Any) -> Any:
@@ -172,7 +181,7 @@ def failing(at: int) -> Iterator[list[str]]:
 
 @contextmanager
 def dead_after(changes: int) -> Iterator[None]:
-    """Once so many requests have changed the store no answer comes and no request arrives any more: like a death."""
+    """After ``at`` changing requests, no request arrives and none is answered, as after a crash."""
     made = 0
 
     async def call(plain: Any, store: Any, method: str, *rest: Any, **named: Any) -> Any:
@@ -189,14 +198,14 @@ def dead_after(changes: int) -> Iterator[None]:
         yield
 
 
-def whole(gate: Gate, place: Place) -> bytes | None:
-    """The attestation that readers get; whatever is out counts as released."""
+def whole(gate: Gate, place: ReleaseTarget) -> bytes | None:
+    """The attestation that readers get; every visible release must be recorded as released."""
     found = shown(gate, place)
     assert {hash_file(release.table) for release in gate.store.history(place)} <= gate.attempts.released(place)
     return found
 
 
-def goes_on(gate: Gate, place: Place) -> None:
+def goes_on(gate: Gate, place: ReleaseTarget) -> None:
     later = chain(gate, 3, place=place)
     later.publish()
     assert shown(gate, place) == later.sealed.data
@@ -205,11 +214,11 @@ def goes_on(gate: Gate, place: Place) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", ["next", "back"])
 def test_every_request_may_fail(gate: Gate, scenario: str) -> None:
-    """While none has changed anything, the next one fails at the same place: a refusal leaves nothing there."""
+    """A place is reused while no request has changed it; a refusal leaves no objects there."""
     seen, refused, untouched = set(), 0, False
     for at in itertools.count():
         if not untouched:
-            place = Place(f"{scenario} {at}")
+            place = ReleaseTarget(f"{scenario} {at}")
             before, work, after = begun(gate, scenario, place)
         with failing(at) as calls:
             try:
@@ -225,7 +234,7 @@ def test_every_request_may_fail(gate: Gate, scenario: str) -> None:
             ends_well(gate, work, after, place)
         if len(calls) <= at:
             break
-    assert refused > at // 2  # a listing that finds nothing asks a second time whether there is an object
+    assert refused > at // 2  # a listing without results checks again whether there is an object
     assert seen == {False, True}
     goes_on(gate, place)
 
@@ -233,10 +242,10 @@ def test_every_request_may_fail(gate: Gate, scenario: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", ["next", "back"])
 def test_a_death_after_each_change_of_the_store(gate: Gate, scenario: str) -> None:
-    """After a request that changed nothing the store is as it was after the change before."""
+    """A request that changed nothing leaves the state of the change before."""
     seen = set()
     for changes in itertools.count():
-        place = Place(f"{scenario} {changes}")
+        place = ReleaseTarget(f"{scenario} {changes}")
         before, work, after = begun(gate, scenario, place)
         with dead_after(changes):
             try:
@@ -265,11 +274,11 @@ def test_a_process_that_is_killed_leaves_the_old_release_or_the_new_one(tmp_path
 
 
 def test_what_is_not_there_and_what_cannot_be_read_are_told_apart(gate: Gate) -> None:
-    with pytest.raises(InputError, match="nothing was published in s3://"):
+    with pytest.raises(InputError, match="there is no release in s3://"):
         gate.store.current(PLACE)
     part = chain(gate)
     part.publish()
-    with dead_after(0), pytest.raises(PublicationRefused, match="pointer cannot be read"):
+    with dead_after(0), refused(StoreUnavailable, retry=True):
         read(gate)
     unknown = replace(gate, releases=ObjectPath("s4://bucket/releases"), private=ObjectPath("s4://bucket/private"))
     for work in (lambda: unknown.store.current(PLACE), lambda: unknown.attempts.attempt(part.snapshot),
@@ -282,13 +291,13 @@ def test_what_is_not_there_and_what_cannot_be_read_are_told_apart(gate: Gate) ->
 def test_a_store_that_is_away_refuses_without_its_secrets(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     part = chain(gate)
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
-    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")  # else the library waits for seconds between them
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")  # otherwise the library waits for seconds between requests
     monkeypatch.setattr(s3fs.S3FileSystem, "retries", 1)
     s3fs.S3FileSystem.clear_instance_cache()
     try:
         for work in (
             part.publish,
-            lambda: gate.attest(part.snapshot, POLICY, {"dcr": result()}, INPUTS, METRICS, SETUP),
+            lambda: gate.attest(part.snapshot, POLICY, {"dcr": part.score}, INPUTS, METRICS, SETUP),
         ):
             with pytest.raises(PublicationRefused) as caught:
                 work()
@@ -297,7 +306,7 @@ def test_a_store_that_is_away_refuses_without_its_secrets(gate: Gate, monkeypatc
         s3fs.S3FileSystem.clear_instance_cache()
 
 
-# Places
+# Locations
 
 
 def test_places_have_one_role_in_one_deployment(gate: Gate, bucket: ObjectPath) -> None:
@@ -312,12 +321,12 @@ def test_places_have_one_role_in_one_deployment(gate: Gate, bucket: ObjectPath) 
         with pytest.raises(ConfigError, match=told):
             part.publish(gate=other)
         with pytest.raises(ConfigError, match=told):
-            other.attest(part.snapshot, POLICY, {"dcr": result()}, INPUTS, METRICS, SETUP)
-    assert gate.attempts.released(PLACE) == set()  # nothing was recorded
+            other.attest(part.snapshot, POLICY, {"dcr": part.score}, INPUTS, METRICS, SETUP)
+    assert gate.attempts.released(PLACE) == set()  # no record was written
     with pytest.raises(ConfigError, match="belong to different deployments"):
         prepare({"releases": gate.releases, "private": foreign.private})
     for one, two in ((bucket / "a", bucket / "a"), (bucket / "a", bucket / "a" / "private")):
-        with pytest.raises(ConfigError, match="places of their own"):
+        with pytest.raises(ConfigError, match="must be in separate folders"):
             prepare({"releases": one, "private": two})
     made = part.publish()
     (gate.private / MARKER).unlink()
@@ -333,6 +342,22 @@ def test_a_pattern_in_a_name_is_a_name(bucket: ObjectPath) -> None:
     assert [str(found) for found in (bucket / "a[1]" / "d").glob("*")] == [f"{bucket}/a[1]/d/x"]
 
 
+def test_markers_and_claims_are_read_up_to_a_bound(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    read_bytes, unbounded = ObjectPath.read_bytes, []
+
+    def watched(self: ObjectPath, most: int | None = None) -> bytes:
+        if most is None:
+            unbounded.append(str(self))
+        return read_bytes(self, most)
+
+    monkeypatch.setattr(ObjectPath, "read_bytes", watched)
+    chain(gate).publish()
+    assert not [url for url in unbounded if "/claims/" in url or url.endswith(MARKER)]
+    (gate.private / MARKER).put(b" " * 10_000 + read_bytes(gate.private / MARKER))
+    with pytest.raises(ConfigError, match="damaged"):
+        read_marker(gate.private, "private")
+
+
 @pytest.mark.parametrize("wrong", ["s3:/bucket/x", "s3://", "s3:///", "", "file://host/x", "S3:/x"])
 def test_a_mistyped_url_is_no_folder(wrong: str) -> None:
     with pytest.raises(ConfigError):
@@ -342,4 +367,5 @@ def test_a_mistyped_url_is_no_folder(wrong: str) -> None:
 def test_a_location_is_a_path_or_a_url() -> None:
     assert location("/srv/x") == location("file:///srv/x") == location("FILE:///srv/x") == Path("/srv/x")
     assert location("S3://b/x/") == location("s3://b/x") == ObjectPath("s3://b/x")
-    assert str(location("https://host/x.csv?signature=s3cret")) == "https://host/x.csv"
+    with pytest.raises(ConfigError, match="must not contain credentials"):
+        location("https://host/x.csv?signature=s3cret")

@@ -1,4 +1,4 @@
-"""Signed statements: one spelling each, one signer, and no bit of them free."""
+"""Signed statements: one spelling and one signer each, and every bit is protected."""
 
 from __future__ import annotations
 
@@ -17,16 +17,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from securesystemslib.dsse import Envelope
 
-from privacy_assets.errors import ConfigError, PublicationRefused
+from privacy_assets.errors import ConfigError, NotTrusted, OutOfDate, PublicationRefused
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import SIGNING_KEY, SigningKey, TrustedKeys, rotate_key
-from privacy_assets.gate.statements import KINDS, PAYLOAD, STATEMENT, Place, Sealed, Statement, quoted, seal, unseal
+from privacy_assets.gate.statements import (
+    KINDS,
+    PAYLOAD,
+    STATEMENT,
+    ReleaseTarget,
+    SignedRecord,
+    Statement,
+    quoted,
+    redo_of,
+    seal,
+    unseal,
+)
 
 Json = dict[str, Any]
 
 
 def flips(data: bytes) -> Iterator[bytes]:
-    """``data`` with one bit of each of its bytes flipped in turn, another one from byte to byte."""
+    """Yield ``data`` with one bit of each byte flipped in turn; the bit differs from byte to byte."""
     for position in range(len(data)):
         yield data[:position] + bytes([data[position] ^ (1 << position % 8)]) + data[position + 1 :]
 
@@ -35,25 +46,28 @@ def spelled(content: Any) -> bytes:
     return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
 
 
-def content_of(sealed: Sealed) -> Json:
+def content_of(sealed: SignedRecord) -> Json:
     return json.loads(base64.b64decode(json.loads(sealed.data)["payload"]))
 
 
-def signed(gate: Gate, payload: bytes, payload_type: str = PAYLOAD) -> Sealed:
-    """An envelope about anything, with a right signature and in canonical form."""
+def signed(gate: Gate, payload: bytes, payload_type: str = PAYLOAD) -> SignedRecord:
+    """An envelope about any payload, with a valid signature and in canonical form."""
     envelope = Envelope(payload, payload_type, {})
     envelope.sign(gate.key.signer)
-    return Sealed("snapshot", spelled(envelope.to_dict()))
+    return SignedRecord("snapshot", spelled(envelope.to_dict()))
 
 
-def refuses(sealed: Sealed, trusted: TrustedKeys, match: str | None = None) -> None:
-    with pytest.raises(PublicationRefused, match=match):
+def refuses(sealed: SignedRecord, trusted: TrustedKeys, match: str | None = None) -> None:
+    with pytest.raises(NotTrusted if sealed.data else OutOfDate, match=match) as caught:
         unseal(sealed, trusted)
+    assert caught.value.redo == redo_of(sealed.kind)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_was_sealed_is_unsealed_with_its_signer(gate: Gate, kind: Any) -> None:
-    stated = Statement(kind, Place("t", "2024-01-01"), "a" * 64, {"rows": 3, "nested": {"list": [1, None, "é"]}})
+    stated = Statement(
+        kind, ReleaseTarget("t", "2024-01-01"), "a" * 64, {"rows": 3, "nested": {"list": [1, None, "é"]}}
+    )
     assert unseal(seal(stated, gate.key), gate.key.trusted) == replace(stated, keyid=gate.key.signer.public_key.keyid)
 
 
@@ -79,29 +93,29 @@ bodies = st.dictionaries(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(table=names, partition=st.none() | names, body=bodies)
 def test_any_table_partition_and_body_come_back(gate: Gate, table: str, partition: str | None, body: Json) -> None:
     try:
-        sealed = seal(Statement("result", Place(table, partition), "b" * 64, body), gate.key)
+        sealed = seal(Statement("result", ReleaseTarget(table, partition), "b" * 64, body), gate.key)
     except UnicodeEncodeError:
         pytest.fail("a name must never stop a signature")
     found = unseal(sealed, gate.key.trusted)
-    assert (found.place, found.body) == (Place(table, partition), body)
+    assert (found.place, found.body) == (ReleaseTarget(table, partition), body)
 
 
 def test_no_flipped_bit_of_an_envelope_is_accepted(gate: Gate) -> None:
-    """Neither as it is spelled, nor in canonical form, where the signature itself is checked."""
+    """It is rejected both as spelled and in canonical form, where the signature itself is checked."""
     sealed, trusted = small_sealed(gate), gate.key.trusted
     assert unseal(sealed, trusted)
     for data in flips(sealed.data):
-        refuses(Sealed("snapshot", data), trusted)
+        refuses(SignedRecord("snapshot", data), trusted)
     for part in ("payload", "sig"):
         envelope = json.loads(sealed.data)
         holder = envelope if part == "payload" else envelope["signatures"][0]
         for data in flips(base64.b64decode(holder[part])):
             holder[part] = base64.b64encode(data).decode()
-            refuses(Sealed("snapshot", spelled(envelope)), trusted, "signature of the snapshot is not right")
+            refuses(SignedRecord("snapshot", spelled(envelope)), trusted, "signature of the snapshot is not valid")
 
 
 def test_no_flipped_bit_of_a_trusted_key_lets_another_payload_or_signer_through(gate: Gate) -> None:
@@ -197,21 +211,21 @@ SPELLINGS: dict[str, Callable[[Json], bytes]] = {
 @pytest.mark.parametrize("spelling", SPELLINGS.values(), ids=SPELLINGS.keys())
 def test_an_envelope_has_one_spelling(gate: Gate, spelling: Callable[[Json], bytes]) -> None:
     for rows in range(100):  # until its signature has a character that differs in the url-safe alphabet
-        sealed = seal(Statement("snapshot", Place("t"), "0" * 64, {"rows": rows}), gate.key)
+        sealed = seal(Statement("snapshot", ReleaseTarget("t"), "0" * 64, {"rows": rows}), gate.key)
         if {"+", "/"} & set(json.loads(sealed.data)["signatures"][0]["sig"]):
             break
     data = spelling(json.loads(sealed.data))
     assert data != sealed.data
-    refuses(Sealed("snapshot", data), gate.key.trusted, "snapshot")
+    refuses(SignedRecord("snapshot", data), gate.key.trusted, "snapshot")
 
 
 def test_two_signatures_are_refused_even_when_both_are_trusted(gate: Gate, tmp_path: Path) -> None:
     first = json.loads(small_sealed(gate).data)
     rotate_key(gate.key.path, gate.key.trusted.places[0])
     second = json.loads(small_sealed(make_gate(tmp_path)).data)
-    assert unseal(Sealed("snapshot", spelled(second)), make_gate(tmp_path).key.trusted)
+    assert unseal(SignedRecord("snapshot", spelled(second)), make_gate(tmp_path).key.trusted)
     both = spelled({**first, "signatures": first["signatures"] + second["signatures"]})
-    refuses(Sealed("snapshot", both), make_gate(tmp_path).key.trusted, "not in the form")
+    refuses(SignedRecord("snapshot", both), make_gate(tmp_path).key.trusted, "not in the form")
 
 
 def test_only_trusted_keys_count(gate: Gate, tmp_path: Path) -> None:
@@ -220,11 +234,11 @@ def test_only_trusted_keys_count(gate: Gate, tmp_path: Path) -> None:
     refuses(sealed, gate.key.trusted, "which is not trusted")
     envelope = json.loads(sealed.data)
     envelope["signatures"][0]["keyid"] = gate.key.signer.public_key.keyid
-    refuses(Sealed("snapshot", spelled(envelope)), gate.key.trusted, "signature of the snapshot is not right")
+    refuses(SignedRecord("snapshot", spelled(envelope)), gate.key.trusted, "signature of the snapshot is not valid")
 
 
 def test_the_name_of_a_key_file_decides_nothing(gate: Gate, tmp_path: Path) -> None:
-    """Its id is computed from the key: a stranger's key under a trusted name is still the stranger's."""
+    """A key's id is computed from the key, so another key under a trusted name is not trusted."""
     stranger = make_gate(tmp_path / "stranger")
     sealed = small_sealed(gate)
     (theirs,), (ours,) = (list(one.key.trusted.places[0].glob("*.pem")) for one in (stranger, gate))
@@ -246,11 +260,11 @@ def test_a_statement_of_one_kind_does_not_stand_for_another(gate: Gate) -> None:
         if stated == claimed:
             assert unseal(sealed, gate.key.trusted).kind == stated
         else:
-            refuses(Sealed(claimed, sealed.data), gate.key.trusted, f"stands for the {claimed}")
+            refuses(SignedRecord(claimed, sealed.data), gate.key.trusted, f"expected a signed {claimed}")
 
 
 OTHER_KIND, UNREADABLE = "another kind or version", "cannot be read as a signed statement"
-# The whole payload, or what is changed of a right one: all of it is signed.
+# The whole payload, or a change of a valid one. All of it is signed.
 PAYLOADS: dict[str, tuple[bytes | Callable[[Json], object], str]] = {
     "another statement type": (lambda x: x.update(_type="https://in-toto.io/Statement/v0.1"), OTHER_KIND),
     "another version": (lambda x: x.update(predicateType="urn:privacy-assets:snapshot:2"), OTHER_KIND),
@@ -279,7 +293,7 @@ def test_a_signed_payload_that_is_no_such_statement_is_refused(gate: Gate, paylo
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 def test_a_number_that_json_does_not_know_is_never_signed(gate: Gate, number: float) -> None:
     with pytest.raises(ValueError, match="JSON compliant"):
-        seal(Statement("result", Place("t"), "0" * 64, {"value": number}), gate.key)
+        seal(Statement("result", ReleaseTarget("t"), "0" * 64, {"value": number}), gate.key)
 
 
 def test_without_trusted_keys_nothing_is_believed(gate: Gate, tmp_path: Path) -> None:
@@ -293,13 +307,13 @@ hostile = st.sampled_from(["../outside", "a/b", "..", ".", "", "a\0b", "%2e%2e",
 
 @given(st.lists(st.tuples(hostile.filter(bool), st.none() | hostile), min_size=2, max_size=2, unique=True))
 def test_every_place_has_a_folder_of_its_own_inside_the_root(pairs: list[tuple[str, str | None]]) -> None:
-    root, places = Path("/srv/root"), [Place(*pair) for pair in pairs]
+    root, places = Path("/srv/root"), [ReleaseTarget(*pair) for pair in pairs]
     folders = [place.below(root) for place in places]
     assert folders[0] != folders[1]
     for place, folder in zip(places, folders, strict=True):
         assert folder.parent.parent == root and not {".", ".."} & {folder.name, folder.parent.name}
         assert all(quoted(name).isprintable() and "." not in quoted(name) for name in (folder.name, folder.parent.name))
-        assert Place.of_parts(folder.parent.name, folder.name) == place
+        assert ReleaseTarget.of_parts(folder.parent.name, folder.name) == place
 
 
 def test_the_private_key_is_in_no_statement(gate: Gate) -> None:

@@ -10,7 +10,7 @@ from privacy_assets.tables.table import Table
 
 
 class Given(FittedGenerator):
-    """Draws rows of a table one after the other, from a place that depends on the seed."""
+    """Draws rows of a table in order, from a start position that depends on the seed."""
 
     def __init__(self, pool):
         self.pool, self.asked = pool, []

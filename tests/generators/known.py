@@ -10,7 +10,7 @@ import own_functions as own
 import pandas as pd
 
 from privacy_assets.generators import Generator, build_generator
-from privacy_assets.tables.schema import infer_schema
+from privacy_assets.tables.contract import infer_schema
 from privacy_assets.tables.table import Table
 
 SAMPLES = """
@@ -20,7 +20,7 @@ train = pq.read_table(sys.argv[1])
 out = train.take(random.Random(int(sys.argv[4])).choices(range(len(train)), k=int(sys.argv[3])))
 pq.write_table(out, sys.argv[2])
 """
-NETWORK = {"hidden": [16], "epochs": 2, "batch": 100}
+NETWORK = {"hidden_dims": [16], "epochs": 2, "batch_size": 100}
 QUICK: dict[str, dict[str, Any]] = {
     "privbayes": {"epsilon": 10.0},
     "ctgan": {"epochs": 2, "batch_size": 60, "pac": 5, "generator_dim": [16, 8], "discriminator_dim": [16]},
@@ -33,7 +33,7 @@ QUICK: dict[str, dict[str, Any]] = {
 
 
 def quick(name: str, **settings: Any) -> Generator:
-    """A generator of the registry that is quick to fit."""
+    """A generator of the registry with settings that are quick to fit."""
     return build_generator(name, {**QUICK.get(name, {}), **settings})
 
 

@@ -1,4 +1,4 @@
-"""Functions as generators. Little is imported here: every sample imports it anew."""
+"""Functions used as generators. This module imports little, because every sample imports it again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SECRET = "Zebulon-77123"
 
 
 def uniform(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
-    """A generator of one's own."""
+    """A custom generator."""
     return train.sample(rows, replace=True, random_state=seed)
 
 
@@ -69,7 +69,7 @@ def raises_a_row(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
 
 
 def leaves_others_behind(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
-    """Starts one child in its own session and one in another, whose parent ends; notes all three."""
+    """Start one child in its own session, and one in another session whose parent ends; record all three."""
     sleep = [sys.executable, "-c", "import time; time.sleep(300)"]
     child = subprocess.Popen(sleep)
     forks = f"import subprocess; print(subprocess.Popen({sleep!r}, start_new_session=True, stdout=-3, stderr=-3).pid)"

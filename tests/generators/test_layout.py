@@ -1,4 +1,4 @@
-"""Layouts of neural generators: there and back, and what a level and a code stand for."""
+"""Layouts of neural generators: encoding, decoding, and the meaning of a level and a code."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import pytest
 from scipy import stats
 
 from privacy_assets.generators.layout import Layout, Scale
-from privacy_assets.tables.coding import Coding
+from privacy_assets.tables.encoding import MatrixCoding
 from privacy_assets.tables.table import Table
 from tests.generators.known import SCHEMA, mixed
 
 
-def coded(table: Table) -> tuple[Coding, np.ndarray]:
-    coding = Coding.fit([table], table.schema)
+def coded(table: Table) -> tuple[MatrixCoding, np.ndarray]:
+    coding = MatrixCoding.fit([table], table.schema)
     return coding, coding.code(table)
 
 
@@ -46,7 +46,7 @@ def test_there_and_back(n: int) -> None:
 
 
 def test_levels_are_uniform_and_decode_to_the_same_law() -> None:
-    """A value that most rows share takes up as much room as it has rows."""
+    """A value that most rows share gets a range in proportion to its rows."""
     rng = np.random.default_rng(0)
     known = np.where(rng.random(4000) < 0.9, 0.0, rng.integers(1, 50, 4000))
     scale = Scale.of_cells(known)
@@ -76,7 +76,7 @@ def test_numbers_of_single_rows_are_not_repeated(n: int) -> None:
 
 @pytest.mark.parametrize("n", [200, 8000])
 def test_a_number_that_many_rows_share_keeps_its_share(n: int) -> None:
-    """Half have no income at all, and all others one of their own."""
+    """Half of the rows have no income; all other incomes are unique."""
     rng = np.random.default_rng(1)
     known = np.where(rng.random(n) < 0.5, 0.0, rng.lognormal(8, 1, n))
     scale = Scale.of_cells(known)

@@ -1,21 +1,25 @@
-"""REaLTabFormer: settings, what its worker is given and gives back; the library where its environment is named."""
+"""REaLTabFormer: settings, input and output of its worker, and the library if its environment is configured."""
 
 from __future__ import annotations
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from privacy_assets.errors import ConfigError, InputError, StepError
-from privacy_assets.generators import build_generator, generator_info, load_generator, realtabformer
-from privacy_assets.tables.schema import infer_schema
+from privacy_assets.generators import build_generator, generator_info, load_generator, programs, realtabformer
+from privacy_assets.generators.realtabformer import DigitCoding
+from privacy_assets.tables.contract import infer_schema
+from privacy_assets.tables.schema import ColumnSchema, TableSchema
 from privacy_assets.tables.table import Table
 
 ROWS = 120
@@ -32,7 +36,7 @@ FRAME = pd.DataFrame(
 FRAME["full"] = np.arange(ROWS)
 SCHEMA = infer_schema(FRAME)
 TABLE = Table.of(FRAME, SCHEMA, where="t")
-# In place of the worker: keeps its table, gives it back row by row, and does what it is told before it writes.
+# Fake worker: it stores its table, returns it row by row, and runs the test's code before it writes.
 STAND_IN = """
 import json, shutil, sys
 import pyarrow as pa
@@ -41,6 +45,7 @@ if sys.argv[1] == "fit":
     train, model, seed, device, settings = sys.argv[2:]
     shutil.copy(train, model)
     json.dump([seed, device, json.loads(settings)], open(model + "/given.json", "w"))
+    open(model + "/history.json", "w").write({history!r})
 else:
     model, out, rows, seed, batch = sys.argv[2:]
     table = pq.read_table(model + "/train.parquet").slice(int(seed), int(rows))
@@ -52,11 +57,11 @@ PYTHON = os.environ.get("PRIVACY_ASSETS_REALTABFORMER")
 
 @pytest.fixture
 def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
-    """A function that fits the generator with a stand-in for its worker."""
+    """A function that fits the generator with a fake worker."""
 
-    def fit(lines: str = "pass", people: object = None, **settings: object) -> object:
+    def fit(lines: str = "pass", people: object = None, history: str = "[]", **settings: object) -> object:
         worker = tmp_path / "worker.py"
-        worker.write_text(STAND_IN.format(lines=lines))
+        worker.write_text(STAND_IN.format(lines=lines, history=history))
         monkeypatch.setattr(realtabformer, "WORKER", worker)
         generator = build_generator("realtabformer", {"python": sys.executable, **settings})
         return generator.fit(TABLE, seed=5, device="cuda:1", people=people)
@@ -64,13 +69,14 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
     return fit
 
 
+@pytest.mark.slow
 def test_rows_come_back_as_they_were_coded(stand_in: object, tmp_path: Path) -> None:
     fitted = stand_in(epochs=3, n_critic=2)  # type: ignore[operator]
-    expected = TABLE.take(slice(10, 60)).frame()  # with n_critic no rows are held, and none are moved
+    expected = TABLE.take(slice(10, 60)).frame()  # with n_critic no rows are held out or moved
     pd.testing.assert_frame_equal(fitted.sample(50, seed=10).frame(), expected)
     fitted.save(tmp_path / "model")
     files = {path.name for path in (tmp_path / "model").rglob("*") if path.is_file()}
-    assert files == {"generator.json", "train.parquet", "given.json"}
+    assert files == {".gitignore", "generator.json", "train.parquet", "given.json", "history.json"}
     loaded = load_generator(tmp_path / "model")
     pd.testing.assert_frame_equal(loaded.sample(50, seed=10).frame(), expected)
     seed, device, settings = json.loads((tmp_path / "model/model/given.json").read_text())
@@ -80,22 +86,63 @@ def test_rows_come_back_as_they_were_coded(stand_in: object, tmp_path: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("lines", "error", "message"),
+    ("lines", "reason"),
     [
-        ("raise ModuleNotFoundError('Zebulon')", StepError, r"exit status 1 \(ModuleNotFoundError\)"),
-        ("table = table.drop_columns('c5')", InputError, "column 'c5': the column is missing"),
-        ("table = table.set_column(7, 'c4', pa.array(['Zebulon'] * 50))", InputError, "column 'c4', row 0: "),
+        ("raise ModuleNotFoundError('Zebulon')", "ModuleNotFoundError: Zebulon"),
+        ("table = table.drop_columns('c5')", "column 'c5': the column is missing"),
+        ("table = table.set_column(7, 'c4', pa.array(['Zebulon'] * 50))", "column 'c4', row 0: a code is not known"),
     ],
 )
-def test_failures_of_the_worker(stand_in: object, lines: str, error: type, message: str) -> None:
-    with pytest.raises(error, match=message) as caught:
-        stand_in(lines).sample(50, seed=0).frame()  # type: ignore[operator]
-    assert "Zebulon" not in str(caught.value)
+def test_failures_of_the_worker(stand_in: object, lines: str, reason: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with pytest.raises(StepError, match="generator realtabformer: python.* failed, took longer than"):
+        stand_in(lines, log=str(log)).sample(50, seed=0).frame()  # type: ignore[operator]
+    assert reason in log.read_text()
+
+
+EPOCH = {"epoch": 1.0, "loss": 0.5, "validation_loss": 0.75, "learning_rate": 1e-4, "grad_norm": 2.0}
+
+
+def test_the_training_curve_of_the_worker_is_read(stand_in: object, tmp_path: Path) -> None:
+    curve = [EPOCH, {"epoch": 2.0, "validation_loss": 1.5, "overfitting_ratio": 2.0}]
+    fitted = stand_in(history=json.dumps(curve))  # type: ignore[operator]
+    assert list(fitted.history) == curve
+    fitted.save(tmp_path / "model")
+    assert list(load_generator(tmp_path / "model").history) == curve
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "history",
+    [
+        "",
+        "{}",
+        "null",
+        "[[1.0]]",
+        "[" * 100_000,
+        json.dumps([{"loss": 0.5}]),
+        json.dumps([{**EPOCH, "zebulon": 1.0}]),
+        json.dumps([{**EPOCH, "loss": "Zebulon"}]),
+        json.dumps([{**EPOCH, "loss": [0.5]}]),
+        json.dumps([{**EPOCH, "loss": None}]),
+        json.dumps([{**EPOCH, "loss": True}]),
+        json.dumps([{**EPOCH, "loss": 10**400}]),
+        json.dumps([{**EPOCH, "loss": float("nan")}]),
+        json.dumps([{**EPOCH, "loss": float("inf")}]),
+        json.dumps([EPOCH] * 10_001),
+        json.dumps([]) + " " * (1 << 22),
+    ],
+    ids=range(16),
+)
+def test_anything_else_in_its_place_is_refused(stand_in: object, history: str) -> None:
+    with pytest.raises(StepError, match="generator realtabformer: python.* failed, took longer than") as caught:
+        stand_in(history=history)  # type: ignore[operator]
+    assert "ebulon" not in str(caught.value)
 
 
 def test_without_its_library_it_asks_for_an_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(realtabformer, "find_spec", lambda _: None)
-    with pytest.raises(ConfigError, match="realtabformer is not installed here.*pip install 'realtabformer"):
+    with pytest.raises(ConfigError, match="realtabformer is not installed.*pip install 'realtabformer"):
         build_generator("realtabformer")
 
 
@@ -143,6 +190,42 @@ def test_the_worker_needs_nothing_of_this_package() -> None:
     assert not {"privacy_assets", "torch", "pandas"} & {name.split(".")[0] for name in loaded}
 
 
+def test_the_worker_writes_what_its_trainers_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fakes of the libraries run two trainings, as with ``overfit``."""
+    library = ModuleType("realtabformer")
+    library.REaLTabFormer = type(  # type: ignore[attr-defined]
+        "REaLTabFormer", (), {"__init__": lambda self: None, "_build_tabular_trainer": lambda self: Trainer()}
+    )
+    transformers = ModuleType("transformers")
+    transformers.TrainerCallback = object  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "realtabformer", library)
+    monkeypatch.setitem(sys.modules, "transformers", transformers)
+    worker = runpy.run_path(str(realtabformer.WORKER))
+
+    class Trainer:
+        def add_callback(self, callback: object) -> None:
+            self.callback = callback
+
+    def trained(rows: object, chosen: object, kind: str, number: int, curve: object, before: object = None) -> object:
+        callback = worker["recording"]()(0, curve, [], before, 2.0)._build_tabular_trainer().callback
+        for epoch in (1, 2):
+            state = SimpleNamespace(epoch=epoch)
+            callback.on_log(None, state, None, {"loss": float("nan"), "grad_norm": 1.5, "Zebulon": 7})
+            callback.on_log(None, state, None, {"eval_loss": 3.0})
+        return None, [2.0, 4.0]
+
+    fit = worker["fit"]
+    patched = {"trained": trained, "save": lambda *_: None, "read_rows": lambda _: FRAME[["full"]]}
+    for name, value in patched.items():
+        monkeypatch.setitem(fit.__globals__, name, value)
+    fit("train", str(tmp_path), "0", "cpu", json.dumps({"overfit": 2.0}))
+    first = [{"epoch": float(epoch), "grad_norm": 1.5, "validation_loss": 3.0} for epoch in (1, 2)]
+    second = [{**row, "epoch": row["epoch"] + 2, "overfitting_ratio": 1.5} for row in first]
+    assert list(programs.read_history(tmp_path / programs.HISTORY)) == [*first, *second]
+    assert (worker["HISTORY"], worker["EPOCHS"]) == (programs.HISTORY, programs.EPOCHS)
+    assert {*worker["NAMES"].values(), "epoch", "overfitting_ratio"} == programs.MEASURED
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(PYTHON is None, reason="PRIVACY_ASSETS_REALTABFORMER names no python that has realtabformer")
 @pytest.mark.parametrize("n_critic", [0, 2])
@@ -180,3 +263,77 @@ def test_over_fitting_on_purpose_stops_at_the_ratio() -> None:
     ratios = [row["validation_loss"] / best for row in second]
     assert ratios == pytest.approx([row["overfitting_ratio"] for row in second], rel=1e-4)
     assert ratios[-1] >= 1.1 and all(r < 1.1 for at, r in enumerate(ratios[:-1]) if r > min(ratios[: at + 1]))
+
+
+# The coding of tables
+
+CODED_FRAME = pd.DataFrame(
+    {
+        "whole": pd.array([-3, 7, None, 4_000_000_000], dtype="Int64"),
+        "price": [-0.25, 12.5, None, 123456.78],
+        "flag": pd.array([True, None, False, True], dtype="boolean"),
+        "text": ["NaN", "v1", None, "Zoë___@"],
+        "day": pd.to_datetime(["2020-02-29", None, "1969-12-31", "2020-03-01"]),
+        "time": pd.to_datetime(["2020-02-29 10:11:12.000001", None, "1969-12-31", "2020-03-01"], format="ISO8601"),
+        "same": [2.5] * 4,
+        "full": [4, 3, 2, 1],
+    }
+)
+CODED_SCHEMA = infer_schema(CODED_FRAME)
+CODED = Table.of(CODED_FRAME, CODED_SCHEMA, where="t")
+
+
+def test_every_kind_comes_back_exactly() -> None:
+    coding = DigitCoding.fit(CODED)
+    coded = coding.code(CODED)
+    pd.testing.assert_frame_equal(coding.table(coded, where="t").frame(), CODED.frame(), check_exact=True)
+    numbers = coded.select_dtypes("number")
+    assert (numbers.min() == 0).all() and set(numbers.dtypes.astype(str)) == {"int64"}
+    assert coded["c1"].tolist() == [0, 1275, 0, 12345703] and coded["c1m"].tolist() == ["v0", "v0", "v1", "v0"]
+    assert coded["c4"].max() == 18323 and "c6m" not in coded  # days, not microseconds
+    kept = DigitCoding.from_json(json.loads(json.dumps(coding.to_json())), CODED_SCHEMA)
+    pd.testing.assert_frame_equal(kept.code(CODED), coded)
+    few = kept.table(coded.iloc[[3, 1]], where="t")
+    pd.testing.assert_frame_equal(few.frame(), CODED.take(np.array([3, 1])).frame())
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e6, 1e15])
+@pytest.mark.parametrize("shift", [0.0, -3.0, 100.0])
+def test_long_numbers_keep_six_digits_of_their_span(scale: float, shift: float) -> None:
+    values = (np.random.default_rng(0).normal(size=500) + shift) * scale
+    frame = pd.DataFrame({"x": values})
+    table = Table.read(frame, kinds={"x": "numeric"})
+    coding = DigitCoding.fit(table)
+    coded = coding.code(table)
+    error = np.abs(coding.table(coded, where="t")["x"].cells - values).max()
+    assert error <= 0.51e-5 * np.ptp(values) and coded["c0"].between(0, 10**6).all()
+
+
+@pytest.mark.parametrize("value", [0.0, -7.0, 1e300, 3e-300])
+def test_one_row_and_one_value(value: float) -> None:
+    table = Table.read(pd.DataFrame({"x": [value]}))
+    coding = DigitCoding.fit(table)
+    assert coding.code(table)["c0"].tolist() == [0]
+    assert coding.table(coding.code(table), where="t")["x"].objects() == pytest.approx([value], rel=1e-5)
+
+
+def test_a_number_without_any_value_is_missing_everywhere() -> None:
+    schema = TableSchema((ColumnSchema("x", "numeric", True, "float64"), ColumnSchema("d", "datetime", True, "object")))
+    table = Table.of(pd.DataFrame({"x": [np.nan, np.nan], "d": [None, None]}), schema, where="t")
+    coding = DigitCoding.fit(table)
+    assert coding.code(table).nunique().tolist() == [1, 1]
+    pd.testing.assert_frame_equal(coding.table(coding.code(table), where="t").frame(), table.frame())
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "words"),
+    [("c3", "v9", "a code is not known"), ("c1m", "v2", "a code is not known"), ("c0", "x", "not an integer")],
+)
+def test_codes_that_there_are_not(column: str, value: str, words: str) -> None:
+    coding = DigitCoding.fit(CODED)
+    coded = coding.code(CODED).astype({column: object})
+    coded.loc[2, column] = value
+    with pytest.raises(InputError, match=f"'{column}', row 2: .*{words}"):
+        coding.table(coded, where="t")
+    with pytest.raises(InputError, match="the column is missing"):
+        coding.table(coded.drop(columns=column), where="t")

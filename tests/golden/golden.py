@@ -1,13 +1,13 @@
-"""Golden statistics: releases of known truth, frozen, and what the engine says of them.
+"""Golden statistics: frozen releases of known truth, and the expected results of the engine.
 
-    python tests/golden/golden.py build               # the tables and embeddings, once: files beside this one
-    python tests/golden/golden.py write               # what is expected of each release
-    python tests/golden/golden.py compare             # what moved
-    python tests/golden/golden.py compare --seeds 8   # and how much of it other seeds move
+    python tests/golden/golden.py build               # the tables and embeddings, once: files in this folder
+    python tests/golden/golden.py write               # the expected report of each release
+    python tests/golden/golden.py compare             # the differences
+    python tests/golden/golden.py compare --seeds 8   # also in Monte Carlo errors, from other seeds
 
-A change of the code leaves every number as it is, see :func:`same`. Where a random stream changes on purpose, ends of
-intervals may move by chance: ``compare`` shows by how many Monte Carlo errors; somebody looks, ``write`` is run, and
-CHANGELOG tells it.
+A code change must not change any number, see :func:`same`. If a random stream is changed on purpose, interval ends may
+move by chance: ``compare`` prints by how many Monte Carlo errors. Review them, run ``write``, and state the change in
+the commit message (after the first release also in CHANGELOG.md).
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from privacy_assets.evaluation import attach_embedder, choose_metrics, prepare_inputs, run_metrics
-from privacy_assets.metrics.inputs import MetricInputs
-from privacy_assets.report.evaluate import assemble
+from privacy_assets.evaluation.evaluate import attach_embedder, build_report, choose_metrics, read_inputs, run_metrics
+from privacy_assets.metrics.inputs import EvaluationInputs
 
 if TYPE_CHECKING:
     from benchmarks.releases import World
@@ -36,23 +35,23 @@ HERE = Path(__file__).parent
 SEED = 7
 REAL = ("train", "holdout", "reference")
 ENDS = ("low", "high", "minimum_detectable_effect", "measured")
-_UNSTABLE = ("seconds", "versions", "engine_version", "fingerprints", "inputs")  # not what the engine finds
+_UNSTABLE = ("seconds", "versions", "engine_version", "fingerprints", "inputs")  # not computed by the engine
 _ALSO = ("copies", "memorization", "vulnerability", "fidelity", "cumulative_disclosure")
 
 
 @dataclass(frozen=True)
 class Golden:
-    """A release: a population in whose folder its tables lie, what its rows are, and whether they give anybody away."""
+    """A release: the population whose folder holds its tables, the origin of its rows, and whether it leaks."""
 
     population: str
     what: str
     leaks: bool
     subject: str | None = None
-    earlier: str | None = None  # a release of the same population that came before
+    earlier: str | None = None  # an earlier release of the same population
 
     @property
     def name(self) -> str:
-        """Unique, and the beginning of its files' names."""
+        """Unique; the names of its files begin with it."""
         return f"{self.population}/{self.what}"
 
     def tables(self) -> dict[str, pd.DataFrame]:
@@ -61,25 +60,27 @@ class Golden:
         files = {**{role: folder / f"{role}.parquet" for role in REAL}, "synthetic": HERE / f"{self.name}.parquet"}
         return {role: pd.read_parquet(path) for role, path in files.items()}
 
-    def inputs(self, seed: int = SEED) -> MetricInputs:
-        """What metrics are given."""
+    def inputs(self, seed: int = SEED) -> EvaluationInputs:
+        """Inputs of the metrics."""
         tables = self.tables()
         released = [pd.read_parquet(HERE / self.population / f"{self.earlier}.parquet")] if self.earlier else []
         order = ("train", "holdout", "synthetic", "reference")
-        found = prepare_inputs(*(tables[role] for role in order), subject=self.subject, released=released, seed=seed)
+        found = read_inputs(
+            *(tables[role] for role in order), subject=self.subject, earlier_releases=released, seed=seed
+        )
         return attach_embedder(found, Frozen(self, found))  # type: ignore[arg-type]
 
     def found(self, seed: int = SEED) -> dict[str, Any]:
-        """The report as JSON, without what depends on clock, machine and versions."""
+        """The report as JSON, without values that depend on clock, machine or versions."""
         inputs = self.inputs(seed)
         defaults, policy = choose_metrics(None, None, external=set(inputs.tables))
         metrics, _ = choose_metrics([*dict.fromkeys([*defaults, *_ALSO])], policy, external=set(inputs.tables))
-        told = assemble(inputs, run_metrics(inputs, metrics), policy).to_json()
+        told = build_report(inputs, run_metrics(inputs, metrics), policy).to_json()
         return json.loads(json.dumps(_stable(told)))
 
     @property
     def expected_file(self) -> Path:
-        """Where the expected report lies."""
+        """Path of the expected report."""
         return HERE / f"{self.name}.json.gz"
 
     def expected(self) -> dict[str, Any]:
@@ -88,9 +89,9 @@ class Golden:
 
 
 class Frozen:
-    """An embedder whose embeddings lie in files, row by row in the order of the tables."""
+    """An embedder whose embeddings are stored in files, row by row in the order of the tables."""
 
-    def __init__(self, release: Golden, inputs: MetricInputs) -> None:
+    def __init__(self, release: Golden, inputs: EvaluationInputs) -> None:
         with np.load(HERE / release.population / "embedded.npz") as real:
             known = {role: real[role] for role in REAL}
         with np.load(HERE / f"{release.name}.npz") as own:
@@ -126,7 +127,7 @@ def _stable(value: Any) -> Any:
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every number, text and None of a report with its path."""
+    """Every number, string and None of a report with its path."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield from leaves(item, f"{path}/{key}")
@@ -139,9 +140,10 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def same(path: str, one: Any, other: Any) -> bool:
-    """Counts, texts and None exactly, ends of intervals to 1e-6, other numbers to 1e-9.
+    """Whether counts, strings and None are equal, ends of intervals equal to 1e-6, and other numbers to 1e-9.
 
-    Processors round sums in single precision differently, by which ends of `fidelity` move in their eighth digit.
+    Processors round sums in single precision differently, which changes the eighth digit of interval ends of
+    `fidelity`.
     """
     if isinstance(one, float) and isinstance(other, (int, float)) or isinstance(other, float) and isinstance(one, int):
         most = 1e-6 if path.rsplit("/", 1)[-1] in ENDS else 1e-9
@@ -150,7 +152,7 @@ def same(path: str, one: Any, other: Any) -> bool:
 
 
 def moved(expected: dict[str, Any], found: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """What differs, by path: expected and found, "-" for what is missing on a side."""
+    """Differences by path: expected and actual value, "-" where one side lacks it."""
     before, after = dict(leaves(expected)), dict(leaves(found))
     paths = dict.fromkeys([*before, *after])
     return {
@@ -161,20 +163,20 @@ def moved(expected: dict[str, Any], found: dict[str, Any]) -> dict[str, tuple[An
 
 
 def errors_of(release: Golden, seeds: int) -> dict[str, float]:
-    """Monte Carlo error of the difference of two runs, by path, from runs under other seeds."""
+    """Monte Carlo error of the difference between two runs, by path, from runs with other seeds."""
     runs = [dict(leaves(release.found(seed))) for seed in range(SEED + 1, SEED + 1 + seeds)]
     numbers = [path for path in runs[0] if all(isinstance(run.get(path), float) for run in runs)]
     return {path: math.sqrt(2) * float(np.std([run[path] for run in runs], ddof=1)) for path in numbers}
 
 
 def write(release: Golden) -> None:
-    """Write what is expected."""
+    """Write the expected reports."""
     told = json.dumps(release.found(), allow_nan=False).encode()
     release.expected_file.write_bytes(gzip.compress(told, mtime=0))
 
 
 def compare(release: Golden, seeds: int) -> bool:
-    """Print what moved; True when nothing did."""
+    """Print the differences; return whether there are none."""
     found = moved(release.expected(), release.found())
     errors = errors_of(release, seeds) if found and seeds else {}
     for path, (before, after) in found.items():
@@ -185,24 +187,24 @@ def compare(release: Golden, seeds: int) -> bool:
 
 
 def build() -> None:
-    """Draw the populations and releases from the files of ``tests/data`` and the makers of the battery, and embed."""
+    """Draw the populations and releases from ``tests/data`` and the makers of the battery, and embed them."""
     from benchmarks import battery_makers as makers
     from benchmarks.battery_tables import Sources, draw
     from benchmarks.releases import away, bare
-    from privacy_assets.evaluation import fit_embedder
+    from privacy_assets.evaluation.evaluate import fit_embedder
 
     made = {
         "adult": {
             "fresh": makers.fresh, "copy": makers.copies(1.0), "copies": makers.copies(0.05),
             "moved": makers.moved(0.2), "filtered": away,
-            "overfitted": makers.generated("synthpop", min_leaf=5, smoothing=False),
+            "overfitted": makers.generated("synthpop", min_samples_leaf=5, smoothing=False),
         },
         "census": {
             "fresh": makers.fresh, "copies": makers.copies(0.1),
-            "overfitted": makers.generated("synthpop", min_leaf=5, smoothing=False),
+            "overfitted": makers.generated("synthpop", min_samples_leaf=5, smoothing=False),
         },
         "patients": {
-            "honest": makers.generated("synthpop", min_leaf=300), "copies": makers.people_copied(0.1, 1),
+            "honest": makers.generated("synthpop", min_samples_leaf=300), "copies": makers.people_copied(0.1, 1),
         },
         "stays": {"fresh": makers.fresh, "moved": makers.moved(0.2)},
     }  # fmt: skip
@@ -220,7 +222,7 @@ def build() -> None:
             make(world).reset_index(drop=True).to_parquet(folder / f"{what}.parquet", index=False)
             release = next(one for one in RELEASES if one.name == f"{population}/{what}")
             tables = [release.tables()[role] for role in ("train", "holdout", "synthetic", "reference")]
-            inputs = prepare_inputs(*tables, subject=release.subject, seed=SEED)
+            inputs = read_inputs(*tables, subject=release.subject, seed=SEED)
             embedder = embedder or fit_embedder(inputs, max_epochs=20)
             own = attach_embedder(replace(inputs), embedder)
             np.savez_compressed(folder / "embedded.npz", **{role: own.embedded(role) for role in REAL})
@@ -228,7 +230,7 @@ def build() -> None:
 
 
 def _known(world: World, others: pd.DataFrame) -> pd.DataFrame:
-    """As many rows of nobody in the real tables, without values of closed columns that no real row has."""
+    """Return equally many rows from outside the real tables, whose closed columns hold only values of real rows."""
     rows, real = pd.concat([world.fresh, world.spare]), pd.concat([world.train, world.holdout, others])
     closed = [name for name in rows.columns if real[name].nunique() < len(real) // 4]
     known = np.logical_and.reduce([rows[name].isin(real[name].unique()).to_numpy() for name in closed])
@@ -236,7 +238,7 @@ def _known(world: World, others: pd.DataFrame) -> pd.DataFrame:
 
 
 def main() -> None:
-    """Build, write or compare."""
+    """Run build, write or compare."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("build", "write", "compare"))
     parser.add_argument("releases", nargs="*", help="names of releases; all of them without any")

@@ -1,4 +1,4 @@
-"""The statistics, verdicts and reports of frozen releases of known truth stay what they are."""
+"""The statistics, verdicts and reports of frozen releases of known truth do not change."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from golden import RELEASES, Golden, moved
 from privacy_assets.dagster.metadata import broken_metadata, limit_metadata
 from privacy_assets.report.report import Report
 
-QUICK = ("patients/copies",)  # by subject, with all metrics and an encoder
-EACH = [pytest.param(one, marks=[] if one.name in QUICK else pytest.mark.slow, id=one.name) for one in RELEASES]
 
-
-@pytest.mark.parametrize("release", EACH)
+@pytest.mark.slow
+@pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.name)
 def test_nothing_moved(release: Golden) -> None:
-    """On purpose? Then see the first lines of golden.py."""
+    """For deliberate changes see the first lines of golden.py."""
     found, expected = release.found(), release.expected()
     different = moved(expected, found)
     assert not different, f"{len(different)} numbers moved: {dict(list(different.items())[:10])}"
@@ -24,7 +22,7 @@ def test_nothing_moved(release: Golden) -> None:
 
 @pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.name)
 def test_the_expected_verdicts_are_those_of_the_truth(release: Golden) -> None:
-    """These tables are small: without a leak some limits are not assessable, but none fails."""
+    """The tables are small: without a leak some limits are not assessable, but none fails."""
     report = release.expected()
     failed = [limit["statistic"] for limit in report["limits"] if limit["status"] == "fail"]
     assert (report["verdict"] == "fail") == bool(failed) == release.leaks
@@ -37,22 +35,25 @@ def test_a_number_that_moves_is_told() -> None:
     other = {**report, "metrics": {"dcr": {"estimates": {"member_excess": {**metric, "low": metric["low"] + 1e-5}}}}}
     path = "/metrics/dcr/estimates/member_excess/low"
     assert moved(report, other)[path] == (metric["low"], metric["low"] + 1e-5)
-    assert len(moved(report, other)) > 1000  # what is missing counts
+    assert len(moved(report, other)) > 1000  # missing values count
 
 
 @pytest.mark.parametrize("release", [one for one in RELEASES if one.leaks], ids=lambda release: release.name)
 def test_no_check_contradicts_the_cause_that_the_report_tells(release: Golden) -> None:
-    """A score asset knows its own metric only, so its checks tell none; with all limits known they tell the same."""
+    """A score asset has only its own metric, so its checks give no cause.
+
+    With all limits known, checks and report agree.
+    """
     expected = release.expected()
     metrics = {name: {**entry, "seconds": 0.0} for name, entry in expected["metrics"].items()}
     absent: dict[str, Any] = {"engine_version": "", "fingerprints": {}, "versions": {}}
     report = Report.from_json({**expected, **absent, "metrics": metrics})
     told = {cause["cause"] for cause in report.advice}
     assert told
-    for outcome in report.judgement.broken:
+    for outcome in report.policy_verdict.broken:
         alone, beside = limit_metadata(outcome), limit_metadata(outcome, report.advice)
         assert "see privacy_report" in alone["advice"]
         causes = {record.data["cause"] for record in getattr(beside.get("advice"), "records", ())}
         assert causes == {one["cause"] for one in report.advice if outcome.limit.key in one["limits"]}
-    held = broken_metadata(report.judgement.broken, report.advice)["advice"]
+    held = broken_metadata(report.policy_verdict.broken, report.advice)["advice"]
     assert {record.data["cause"] for record in held.records} == told

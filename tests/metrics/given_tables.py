@@ -1,4 +1,4 @@
-"""Made-up tables and metric inputs of plain frames, and a twin that several metrics are held against."""
+"""Synthetic test tables, metric inputs of plain frames, and a twin that several metrics are compared with."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from privacy_assets.metrics.inputs import MetricInputs
-from privacy_assets.tables.schema import infer_schema
+from privacy_assets.metrics.inputs import EvaluationInputs
+from privacy_assets.tables.contract import infer_schema
 from tests.tables import metric_inputs
 
 
 def given(
     train: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame, reference: pd.DataFrame | None = None, **more
-) -> MetricInputs:
+) -> EvaluationInputs:
     frames = {"train": train, "holdout": holdout, "synthetic": synthetic}
     frames |= {} if reference is None else {"reference": reference}
     schema = infer_schema(pd.concat(frames.values(), ignore_index=True))
@@ -41,18 +41,18 @@ def mixed(rows: int, seed: int, missing: float = 0.0) -> pd.DataFrame:
 
 
 def cut(frame: pd.DataFrame, *sizes: int) -> list[pd.DataFrame]:
-    """Disjoint parts of so many rows."""
+    """Disjoint parts of the given sizes."""
     ends = np.cumsum([0, *sizes])
     return [frame.iloc[start:end].reset_index(drop=True) for start, end in itertools.pairwise(ends)]
 
 
 def leaky(train: pd.DataFrame, fresh: pd.DataFrame, copies: int) -> pd.DataFrame:
-    """``fresh`` with rows of ``train`` in the place of its first ones."""
+    """``fresh`` with its first rows replaced by rows of ``train``."""
     return pd.concat([train.iloc[:copies], fresh.iloc[copies:]], ignore_index=True)
 
 
 def release(*sizes: int, seed: int = 0, copies: int = 0, missing: float = 0.0) -> list[pd.DataFrame]:
-    """Train, holdout, synthetic and maybe reference rows of one law; ``copies`` of the synthetic ones are of train."""
+    """Train, holdout, synthetic and optional reference rows of one distribution, with ``copies`` of train rows."""
     train, holdout, fresh, *reference = cut(mixed(sum(sizes), seed, missing), *sizes)
     return [train, holdout, leaky(train, fresh, copies), *reference]
 
@@ -60,7 +60,7 @@ def release(*sizes: int, seed: int = 0, copies: int = 0, missing: float = 0.0) -
 def naive_rates(
     score: np.ndarray, codes: np.ndarray, half: np.ndarray, member: np.ndarray, share: float, rows: Sequence[int]
 ) -> np.ndarray:
-    """True and false positive rates among ``rows``, row by row: the mean of both halves, each at the other's cut."""
+    """True and false positive rates among ``rows``: the mean of both halves, each at the other's threshold."""
     totals = np.zeros(2)
     for fit in (False, True):
         others = sorted(score[i] for i in rows if half[codes[i]] == fit and not member[codes[i]])

@@ -7,7 +7,7 @@ import pandas as pd
 
 
 def survey(rows: int, seed: int, columns: int = 8) -> pd.DataFrame:
-    """The first columns of so many people."""
+    """The first columns of the given number of people."""
     rng = np.random.default_rng(seed)
     frame = pd.DataFrame(
         {

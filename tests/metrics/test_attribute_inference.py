@@ -1,4 +1,4 @@
-"""Attribute inference: brute-force twins of its parts, and what must happen to copies, fresh rows and odd tables."""
+"""Attribute inference: brute-force twins of its parts, and expected results for copies, fresh rows and odd tables."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ import pytest
 from privacy_assets.metrics.attribute_inference import AttributeInference
 from privacy_assets.metrics.attribute_inference.attacks import GIOMI, Target, Targets, Trial, entropies
 from privacy_assets.metrics.attribute_inference.metric import attack
-from privacy_assets.metrics.inputs import MetricInputs
+from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.metrics.membership_inference.gretel import data_privacy_score
-from privacy_assets.stats.results import MetricResult
-from privacy_assets.tables.encoding import Encoder
+from privacy_assets.stats.estimates import MetricResult
+from privacy_assets.tables.encoding import TabularEncoder
 from privacy_assets.tables.table import Table
 from tests.metrics.given_tables import given
 from tests.metrics.surveys import parts, survey
 
-QUICK = AttributeInference(permutations=199)
+QUICK = AttributeInference(n_permutations=199)
 ALL = 10**6  # attacks: every row
 
 
 def run(train: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame, metric=QUICK, **more) -> MetricResult:
-    return metric.evaluate(given(train, holdout, synthetic, **more))
+    return metric.measure(given(train, holdout, synthetic, **more))
 
 
 # ---- the parts against twins ----
 
 
-def without(inputs: MetricInputs, *names: str) -> tuple[np.ndarray, np.ndarray]:
-    """Real and synthetic rows encoded without some columns, by the encoder of the schema without them."""
+def without(inputs: EvaluationInputs, *names: str) -> tuple[np.ndarray, np.ndarray]:
+    """Real and synthetic rows encoded without some columns, by the encoder of the reduced schema."""
     schema = inputs.schema.without(*names)
     real = [inputs.train, inputs.holdout]
-    encoder = Encoder.fit(real, schema, others=[inputs.synthetic])
+    encoder = TabularEncoder.fit(real, schema, others=[inputs.synthetic])
     return tuple(encoder.transform(table).dense.astype(float) for table in (Table.stack(real), inputs.synthetic))
 
 
 def search(trial: Trial, kernel: str, *rest: object) -> np.ndarray:
-    from privacy_assets.metrics.attribute_inference import _kernels as kernels
+    from privacy_assets.metrics import _kernels as kernels
 
     return getattr(kernels, kernel)(trial.queries, trial.points, trial.category, trial.start, 1e-5, *rest)
 
 
-def trial_of(inputs: MetricInputs) -> tuple[Trial, np.ndarray]:
+def trial_of(inputs: EvaluationInputs) -> tuple[Trial, np.ndarray]:
     """The trial over all rows, and the order of its synthetic rows."""
     order = np.argsort(inputs.row_ids["synthetic"], kind="stable")
     order = order[inputs.rng("attribute_inference ties").permutation(len(order))]
@@ -123,7 +123,7 @@ def test_guesses_are_the_mode_or_the_mean_of_the_neighbours() -> None:
     codes = Target("x", np.zeros(4, dtype=np.int64), np.array([7, 3, 3, 5, -1]))
     order = np.array([[0, 1, 2, 3, 4], [0, 1, 3, 4, 2], [4, 1, 3, 0, 2], [3, 0, 4, 1, 4]])
     assert codes.guess(order).tolist() == [3, 3, 3, -1]
-    assert codes.guess(np.array([[0, 3, 1]])).tolist() == [7]  # a tie: the nearest
+    assert codes.guess(np.array([[0, 3, 1]])).tolist() == [7]  # a tie: the nearest row
     assert codes.guess(order[:, :1]).tolist() == [7, 7, -1, 5]
     value = Target("x", np.zeros(2), np.array([1.0, NAN, 4.0, NAN, 10.0]))
     assert value.guess(np.array([[0, 1, 2], [0, 1, 3]])) == pytest.approx([2.5, NAN], nan_ok=True)
@@ -216,7 +216,7 @@ def test_the_interval_of_the_score_is_that_of_drawing_people_anew() -> None:
     assert drawn.std() == pytest.approx(np.std(scores), rel=0.2)
 
 
-# ---- what must happen ----
+# ---- expected results ----
 
 
 @pytest.fixture(scope="module")
@@ -280,7 +280,7 @@ def test_rows_repeated_by_their_own_people_are_no_new_evidence(big, fresh: Metri
     train, holdout, synthetic = big
     ids = {"train": np.tile(np.arange(900), 3), "holdout": 1000 + np.tile(np.arange(700), 3)}
     thrice = [pd.concat([x] * 3, ignore_index=True) for x in (train, holdout)]
-    tripled = run(*thrice, synthetic, AttributeInference(permutations=199, attacks=6000), subjects=ids)
+    tripled = run(*thrice, synthetic, AttributeInference(n_permutations=199, max_targets=6000), subjects=ids)
     for old, new in zip(fresh.estimates[::2], tripled.estimates[::2], strict=True):
         assert new.subjects == old.subjects and new.n == 3 * old.n
         assert new.value - new.low == pytest.approx(old.value - old.low, rel=0.35)

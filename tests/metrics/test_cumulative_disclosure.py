@@ -1,4 +1,4 @@
-"""Metric ``cumulative_disclosure``: releases that give away nothing alone and much together."""
+"""Metric ``cumulative_disclosure``: releases that disclose little alone and much together."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import pytest
 
 from privacy_assets import Policy, evaluate
 from privacy_assets.errors import ConfigError, InputError
-from privacy_assets.evaluation import prepare_inputs
-from privacy_assets.metrics.cumulative_disclosure import CumulativeDisclosure
+from privacy_assets.evaluation.evaluate import read_inputs
 from privacy_assets.metrics.dcr import Dcr
 from privacy_assets.metrics.membership_inference import MembershipInference
-from privacy_assets.metrics.restated import ADVANTAGE_ANY
+from privacy_assets.metrics.policies import default_policy
+from privacy_assets.metrics.reruns import ADVANTAGE_ANY, CumulativeDisclosure
 from tests.metrics.test_holdout_leakage import FRESH, HOLDOUT, REFERENCE, TRAIN, mixed, population
 
 
 def drops(count: int, size: int = 18) -> list[pd.DataFrame]:
-    """Tables with 2 % copies each, of other training rows each time."""
+    """Tables in which 2 % of the rows are copies; each table copies different training rows."""
     return [
         pd.concat([TRAIN.iloc[k * size : (k + 1) * size], population(900 - size, 100 + k)], ignore_index=True)
         for k in range(count)
@@ -25,25 +25,28 @@ def drops(count: int, size: int = 18) -> list[pd.DataFrame]:
 
 
 def judged(synthetic: pd.DataFrame, *released: pd.DataFrame):
-    result = CumulativeDisclosure().evaluate(prepare_inputs(TRAIN, HOLDOUT, synthetic, REFERENCE, released=released))
-    return result, Policy.default(["cumulative_disclosure"]).judge({"cumulative_disclosure": result})
+    result = CumulativeDisclosure().measure(
+        read_inputs(TRAIN, HOLDOUT, synthetic, REFERENCE, earlier_releases=released)
+    )
+    return result, default_policy(["cumulative_disclosure"]).judge({"cumulative_disclosure": result})
 
 
 def test_without_an_earlier_release_there_is_nothing_to_add() -> None:
-    result, judgement = judged(TRAIN)  # a copy: for the other metrics to see
+    result, policy_verdict = judged(TRAIN)  # a copy, which other metrics detect
     assert [(f.value, f.low, f.high, f.note) for f in result.estimates] == [(0, 0, 0, "no earlier release")] * 4
-    assert judgement.verdict == "pass"
+    assert policy_verdict.status == "pass"
 
 
 def test_honest_releases_may_be_many() -> None:
     tables = [population(900, 200 + k) for k in range(10)]
-    result, judgement = judged(tables[-1], *tables[:-1])
-    assert judgement.verdict == "pass"
+    result, policy_verdict = judged(tables[-1], *tables[:-1])
+    assert policy_verdict.status == "pass"
     assert all(estimate.low <= 0 <= estimate.high for estimate in result.estimates)
 
 
+@pytest.mark.slow
 def test_noisy_copies_average_out() -> None:
-    """Nine tables whose noise is large: the nearest of nine is near."""
+    """Nine tables with large noise: the nearest of nine rows is near."""
     rng = np.random.default_rng(5)
 
     def noisy() -> pd.DataFrame:
@@ -59,12 +62,13 @@ def test_noisy_copies_average_out() -> None:
     assert nine.low > one.low
 
 
+@pytest.mark.slow
 def test_each_statistic_is_that_of_the_other_metric_on_the_union_in_any_order() -> None:
     released = [mixed((TRAIN, 40), (FRESH, 400)), population(300, 8)]
     result, _ = judged(FRESH, *released)
     assert result.estimates == judged(FRESH, *released[::-1])[0].estimates
     union = pd.concat([*released, FRESH], ignore_index=True)
-    inputs = prepare_inputs(TRAIN, HOLDOUT, union, REFERENCE)
+    inputs = read_inputs(TRAIN, HOLDOUT, union, REFERENCE)
     found = {f.name: f for metric in (Dcr(), MembershipInference()) for f in metric.measure(inputs).estimates}
     for estimate in result.estimates:
         assert estimate == found[estimate.name]
@@ -72,22 +76,23 @@ def test_each_statistic_is_that_of_the_other_metric_on_the_union_in_any_order() 
 
 def test_a_column_that_came_or_went_since_does_not_stop_anything() -> None:
     older = population(300, 8).drop(columns="n").assign(gone=1)
-    result, judgement = judged(FRESH, older)
-    assert judgement.verdict == "pass" and result.estimate("advantage_any").note != "no earlier release"
+    result, policy_verdict = judged(FRESH, older)
+    assert policy_verdict.status == "pass" and result.estimate("advantage_any").note != "no earlier release"
 
 
 def test_renamed_columns_and_other_kinds_hide_no_copy() -> None:
-    """What the releases have in common is compared, so a copy stays a copy."""
+    """Releases are compared in the columns that they share, so a copy remains a copy."""
     copied = TRAIN.rename(columns={"x": "other", "c": "kind"}).assign(n="text")
-    assert judged(FRESH, copied, population(300, 8))[1].verdict == "fail"
+    assert judged(FRESH, copied, population(300, 8))[1].status == "fail"
 
 
 def test_releases_without_a_common_column_are_refused() -> None:
     strange = population(300, 8).rename(columns=str.upper)
-    with pytest.raises(InputError, match="earlier releases.*no column is in all of them"):
+    with pytest.raises(InputError, match="earlier releases: they and this table have no common column"):
         judged(FRESH, FRESH, strange)
 
 
+@pytest.mark.slow
 def test_each_leaks_too_little_and_the_union_too_much() -> None:
     tables = drops(9)
     lower = Policy((ADVANTAGE_ANY,))
@@ -96,7 +101,9 @@ def test_each_leaks_too_little_and_the_union_too_much() -> None:
             evaluate(TRAIN, HOLDOUT, table, metrics="membership_inference", policy=lower, embedder=False).verdict
             == "pass"
         )
-    report = evaluate(TRAIN, HOLDOUT, tables[0], released=tables[1:], metrics="cumulative_disclosure", embedder=False)
+    report = evaluate(
+        TRAIN, HOLDOUT, tables[0], earlier_releases=tables[1:], metrics="cumulative_disclosure", embedder=False
+    )
     assert report.verdict == "fail"
-    with pytest.raises(ConfigError, match="nothing looks at them"):
-        evaluate(TRAIN, HOLDOUT, tables[0], released=tables[1:], metrics="dcr", embedder=False)
+    with pytest.raises(ConfigError, match="no metric uses them"):
+        evaluate(TRAIN, HOLDOUT, tables[0], earlier_releases=tables[1:], metrics="dcr", embedder=False)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from privacy_assets import evaluate
+from privacy_assets import Policy, evaluate
 from privacy_assets.metrics.membership_inference.gretel import (
     LEVELS,
     AttackGrid,
@@ -16,6 +16,7 @@ from privacy_assets.metrics.membership_inference.gretel import (
     mean_points,
     protection_points,
 )
+from privacy_assets.metrics.policies import default_policy
 from tests.metrics.given_tables import cut
 
 
@@ -114,7 +115,7 @@ def test_few_predicted_positives_leave_an_attack_unavailable():
     grid = AttackGrid()
     counts, member = as_counts(grid, *scores(8000, 40, 0))
     points = grid.points(counts, member, np.random.default_rng(0))
-    assert np.isnan(points.reshape(3, 10, 10)[0]).all()  # a quarter of 40 rows a side: never 50 positives
+    assert np.isnan(points.reshape(3, 10, 10)[0]).all()  # a quarter of 40 rows per side: always below 50 positives
     for sides in ((8000, 20), (100, 0)):
         counts, member = as_counts(grid, *scores(*sides, 0))
         assert math.isnan(mean_points(grid.points(counts, member, np.random.default_rng(0))))
@@ -136,19 +137,21 @@ def test_the_bootstrap_draws_subjects_not_rows():
     assert wide > 1.4 * narrow
 
 
-# ------------------------------------------------------------------------- the score of releases whose truth is known
+# ------------------------------------------------------------------------- the score of releases of known truth
 
 
 def scored(train, holdout, synthetic):
-    metrics = {"membership_inference": {"permutations": 199}, "attribute_inference": {"permutations": 199}}
-    return evaluate(train, holdout, synthetic, metrics=metrics, embedder=False, device="cpu").data_privacy_score
+    metrics = ["membership_inference", "attribute_inference"]
+    policy = Policy(default_policy(metrics).limits, settings={name: {"n_permutations": 199} for name in metrics})
+    return evaluate(train, holdout, synthetic, policy=policy, embedder=False, device="cpu").data_privacy_score
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [(3000, 1000), pytest.param((1000, 3000), marks=pytest.mark.slow)])
 def test_a_resampled_copy_gets_the_worst_grade_and_unseen_rows_the_best(adult, sizes):
     train, holdout, fresh = cut(adult, *sizes, 3000)
     copy = scored(train, holdout, train.sample(len(fresh), replace=True, random_state=0).reset_index(drop=True))
     assert (grade(copy["membership"]), copy["grade"]) == ("Poor", "Poor")
-    assert copy["score"] < 60  # the attribute score cannot lift it
+    assert copy["score"] < 60  # the attribute score cannot raise it
     honest = scored(train, holdout, fresh)
     assert (grade(honest["membership"]), grade(honest["attribute"]), honest["grade"]) == ("Excellent",) * 3

@@ -1,4 +1,4 @@
-"""Match weights against loops over all pairs; who has larger ones, against the area under a curve and planted parts."""
+"""Match weights against loops over all pairs; the members' advantage against the AUC and planted parts."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import pandas as pd
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from privacy_assets.evaluation import prepare_inputs
-from privacy_assets.metrics.copies import Copies
-from privacy_assets.metrics.copies.match_weight import TAILS, advantages, match_weights
+from privacy_assets.evaluation.evaluate import read_inputs
+from privacy_assets.metrics.copies import TAILS, Copies, advantages, match_weights
 from privacy_assets.stats.estimates import Estimate
 from privacy_assets.stats.inference import mean_difference
 from privacy_assets.stats.subjects import Subjects
@@ -73,7 +72,7 @@ def test_advantages_are_areas_and_tails(each: int) -> None:
     codes = np.repeat(np.arange(400), each)
     weights = (rng.normal(size=len(codes)) + 0.5 * member[codes]).round(1).astype(np.float32)  # many ties
     people = Subjects(codes, member)
-    found = advantages(weights, people, partial(mean_difference, subjects=people, permutations=400, rng=rng))
+    found = advantages(weights, people, partial(mean_difference, subjects=people, n_permutations=400, rng=rng))
     assert found.observed[0] == pytest.approx(2 * roc_auc_score(member[codes], weights) - 1)
     order = np.argsort(-weights, kind="stable")
     for tail, value in zip(TAILS, found.observed[1:], strict=True):
@@ -86,7 +85,7 @@ def test_advantages_are_areas_and_tails(each: int) -> None:
 
 
 def release(kind: str, seed: int = 0, numbers: int = 40) -> Estimate:
-    """The estimate for a table of 6 columns; the release is made of fresh rows and what ``kind`` says."""
+    """The estimate for a table of 6 columns, whose release holds fresh rows and the ``kind`` of copies."""
     rng = np.random.default_rng(seed)
 
     def people(number: int) -> pd.DataFrame:
@@ -95,10 +94,11 @@ def release(kind: str, seed: int = 0, numbers: int = 40) -> Estimate:
     train, holdout, reference, fresh = (people(number) for number in (900, 540, 360, 900))
     own = rng.random(fresh.shape).argsort(axis=1) < {"fresh": 0, "half": 3, "most": 5}[kind]
     synthetic = fresh.where(~own, train.sample(frac=1, random_state=seed).reset_index(drop=True))
-    inputs = prepare_inputs(train, holdout, synthetic, reference=reference, seed=seed)
-    return Copies(permutations=199).measure(inputs).estimates[2]
+    inputs = read_inputs(train, holdout, synthetic, reference=reference, seed=seed)
+    return Copies(n_permutations=199).measure(inputs).estimates[2]
 
 
+@pytest.mark.slow
 def test_halves_of_rows_are_seen_and_fresh_rows_are_not() -> None:
     half, most = release("half"), release("most")
     assert 0.03 < half.low < half.value < most.value and most.low > 0.3
@@ -112,12 +112,12 @@ def test_cells_that_are_missing_hide_no_copy() -> None:
     train, holdout, fresh = (mixed(600, seed=seed, missing=0.0) for seed in (1, 2, 3))
     gone = train.mask(rng.random(train.shape) < 0.3)
     for synthetic, seen in ((gone, True), (fresh, False)):
-        found = Copies(permutations=199).measure(prepare_inputs(train, holdout, synthetic, seed=1)).estimates[2]
+        found = Copies(n_permutations=199).measure(read_inputs(train, holdout, synthetic, seed=1)).estimates[2]
         assert (found.low > 0.03) == seen
 
 
 def test_of_many_rows_some_are_looked_at() -> None:
     train, holdout = mixed(900, seed=1), mixed(600, seed=2)
-    inputs = prepare_inputs(train, holdout, train.copy(), seed=1)
-    every, some = (Copies(permutations=199, most_targets=most).measure(inputs).estimates[2] for most in (None, 1000))
+    inputs = read_inputs(train, holdout, train.copy(), seed=1)
+    every, some = (Copies(n_permutations=199, max_targets=most).measure(inputs).estimates[2] for most in (None, 1000))
     assert every.n == 1500 and 900 < some.n <= 1000 and min(every.low, some.low) > 0.4

@@ -1,4 +1,4 @@
-"""Memorization against brute-force twins, and on releases whose truth is known."""
+"""Memorization against brute-force twins, and on releases of known truth."""
 
 from __future__ import annotations
 
@@ -13,16 +13,22 @@ import pandas as pd
 import pytest
 from sklearn.metrics import roc_auc_score
 
+from privacy_assets.distances.nearest import TIE, typical_radius
 from privacy_assets.errors import InputError
-from privacy_assets.metrics.memorization import Memorization
-from privacy_assets.metrics.memorization.metric import Distance, alpha_table, by_chance, clustered_share
-from privacy_assets.metrics.memorization.rows import RowMemorization, tables_of
-from privacy_assets.neighbours.radius import TIE, typical_radius
+from privacy_assets.metrics.memorization import (
+    Distance,
+    Memorization,
+    RowMemorization,
+    alpha_table,
+    by_chance,
+    clustered_share,
+    tables_of,
+)
 from tests.metrics.given_tables import cut, given, leaky, mixed
 from tests.metrics.given_tables import release as release_of
 from tests.tables import metric_inputs
 
-QUICK = Memorization(permutations=199)
+QUICK = Memorization(n_permutations=199)
 
 
 def release(*sizes, **more):
@@ -79,9 +85,9 @@ def test_counts_alpha_and_ratios_are_the_naive_ones(radius, sizes):
 
 @pytest.mark.parametrize("seed", range(2))
 def test_statistics_are_the_naive_ones(seed):
-    """The band of the excess is that of labels shuffled here, on counts made here."""
+    """The reference band of the excess shuffles labels here, with counts computed here."""
     inputs = given(*release(160, 60, 130, seed=seed, copies=20), seed=seed)
-    result = Memorization(permutations=1999).evaluate(inputs)
+    result = Memorization(n_permutations=1999).measure(inputs)
     radius = typical_radius(inputs.encoded("train"), None, 0.02, "cpu")
     t, h, g, alpha, *_ = naive(inputs, radius)
     assert result.estimate("exposed").value == pytest.approx((alpha < 1).mean())
@@ -115,7 +121,7 @@ def test_rows_of_one_cluster_are_one_witness():
     flags = np.repeat([True, False], [30, 170])
     alone, together = clustered_share(flags, np.arange(200)), clustered_share(flags, np.arange(200) // 10)
     assert together[0] < alone[0] < 0.15 < alone[1] < together[1]
-    # Twenty clusters of equal rows are twenty rows.
+    # Twenty clusters of equal rows count as twenty rows.
     np.testing.assert_allclose(together, clustered_share(flags[::10], np.arange(20)))
     for constant in (True, False):
         low, high = clustered_share(np.full(50, constant), np.zeros(50, dtype=int))
@@ -134,16 +140,17 @@ def test_the_histogram_counts_every_row_once():
 
 def test_copies_stand_first_in_the_list():
     inputs = given(*release(600, 200, 600, copies=10))
-    listed = QUICK.evaluate(inputs).tables["most_exposed"]
+    listed = QUICK.measure(inputs).tables["most_exposed"]
     copies = [row for row in listed if row["train_to_synthetic"] == 0]
     assert {row["row"] for row in copies} == set(range(10))
     assert all(row["alpha"] < 1 for row in listed) and len(listed) <= 20
 
 
+@pytest.mark.slow
 def test_fresh_rows_sit_at_the_null():
     outside, exposed = 0, []
     for seed in range(20):
-        result = QUICK.evaluate(given(*release(500, 300, 500, seed=seed), seed=seed))
+        result = QUICK.measure(given(*release(500, 300, 500, seed=seed), seed=seed))
         one, excess = result.estimates
         exposed.append(one.value - one.null)
         outside += not excess.low <= 0 <= excess.high
@@ -155,16 +162,16 @@ def test_members_who_are_avoided_show_as_well():
     train, holdout, fresh = release(600, 600, 2000)
     inputs = given(train, holdout, fresh)
     away = memorization_of(inputs, 0.6).train == 0
-    estimate = Memorization(radius=0.6).evaluate(given(train, holdout, fresh[away])).estimate("exposed_excess")
+    estimate = Memorization(radius=0.6).measure(given(train, holdout, fresh[away])).estimate("exposed_excess")
     assert estimate.high < -0.5
 
 
 def test_the_null_follows_the_sizes():
-    """A short table looks exposed to plain counts: its null says by how much."""
+    """Plain counts overrate a short table; the null states by how much."""
     nulls = []
     for rows in (200, 3000):
         tables = [given(*release(800, 400, rows, seed=seed)) for seed in range(3)]
-        found = [Memorization(quantile=0.4, permutations=199).measure(inputs).estimates[0] for inputs in tables]
+        found = [Memorization(quantile=0.4, n_permutations=199).measure(inputs).estimates[0] for inputs in tables]
         assert abs(np.mean([estimate.value - estimate.null for estimate in found])) < 0.02
         nulls.append(np.mean([estimate.null for estimate in found]))
     assert nulls[0] > 1.2 * nulls[1]
@@ -173,29 +180,29 @@ def test_the_null_follows_the_sizes():
 def test_a_table_of_few_distinct_rows():
     g = np.random.default_rng(0)
     tables = [pd.DataFrame({"a": g.choice(list("xyz"), n), "b": g.random(n) < 0.5}) for n in (900, 400, 800)]
-    result = QUICK.evaluate(given(*tables))
+    result = QUICK.measure(given(*tables))
     assert result.estimate("exposed").note == "lambda 0"
     assert all(estimate.measurable for estimate in result.estimates)
 
 
 def test_a_radius_that_holds_everything():
     train, holdout, synthetic = release(300, 100, 301)
-    metric = Memorization(radius=1e6, permutations=199)
-    long, short = (metric.evaluate(given(train, holdout, synthetic.iloc[:rows])) for rows in (301, 200))
+    metric = Memorization(radius=1e6, n_permutations=199)
+    long, short = (metric.measure(given(train, holdout, synthetic.iloc[:rows])) for rows in (301, 200))
     assert long.estimate("exposed").value == 0  # 300 others are near every row, and 300 of train
     assert short.estimate("exposed").value == short.estimate("exposed").null == 1
     assert short.estimate("exposed_excess").value == pytest.approx(0)
 
 
 def test_people_with_several_rows():
-    """A person's own rows neither set lambda nor count as several witnesses."""
+    """A person's own rows do not determine lambda and are not counted as several observations."""
     train, holdout, synthetic = release(200, 80, 200, copies=30)
     thrice = [pd.concat([table] * 3, ignore_index=True) for table in (train, holdout)]
     codes = {"train": np.tile(np.arange(200), 3), "holdout": np.tile(np.arange(200, 280), 3)}
-    own = QUICK.evaluate(given(*thrice, synthetic, subjects=codes)).estimate("exposed")
+    own = QUICK.measure(given(*thrice, synthetic, subjects=codes)).estimate("exposed")
     assert own.subjects == 200 and float(own.note.removeprefix("lambda ")) > 0
-    alike = QUICK.evaluate(given(*thrice, synthetic)).estimate("exposed")
-    assert alike.note == "lambda 0"  # equal rows count as one person, but set lambda
+    alike = QUICK.measure(given(*thrice, synthetic)).estimate("exposed")
+    assert alike.note == "lambda 0"  # equal rows count as one person, but determine lambda
 
 
 # -------------------------------------------------------------------------------------------- small tables
@@ -203,7 +210,7 @@ def test_people_with_several_rows():
 
 @pytest.mark.parametrize("sizes", [(1, 5, 5), (5, 0, 5), (2, 1, 1), (2, 1, 2), (3, 1, 1)])
 def test_two_training_rows_and_a_row_of_the_others_are_needed(sizes):
-    result = QUICK.evaluate(given(*cut(mixed(20, 1), *sizes)))
+    result = QUICK.measure(given(*cut(mixed(20, 1), *sizes)))
     for estimate in result.estimates:
         assert estimate.measurable == (sizes[0] > 1 and sizes[1] > 0)
         assert estimate.measurable or "not measurable: two training rows" in estimate.note
@@ -213,7 +220,7 @@ def test_two_training_rows_and_a_row_of_the_others_are_needed(sizes):
 
 def test_no_row_near_is_no_exposed_row():
     train, holdout, synthetic = release(100, 50, 100)
-    result = Memorization(radius=0.0).evaluate(given(train, holdout, synthetic))
+    result = Memorization(radius=0.0).measure(given(train, holdout, synthetic))
     exposed, excess = result.estimates
     assert exposed.value == exposed.null == 0 and exposed.high < 0.1
     assert (excess.value, excess.low, excess.high) == (0, 0, 0)
@@ -225,21 +232,24 @@ def test_no_row_near_is_no_exposed_row():
 
 def test_the_embedding_is_asked_for_by_name():
     inputs = given(*release(100, 40, 100, copies=10))
-    assert "embedder" in Memorization(space="embedded").needs and "embedder" not in Memorization().needs
+    assert (
+        "embedder" in Memorization(space="embedded").required_inputs
+        and "embedder" not in Memorization().required_inputs
+    )
     with pytest.raises(InputError, match="embedder"):
-        Memorization(space="embedded").evaluate(inputs)
+        Memorization(space="embedded").measure(inputs)
     encoder = inputs.encoder
     dense = SimpleNamespace(embed=lambda table, device: encoder.transform(table).dense)
     embedded = metric_inputs(inputs.schema, inputs.tables, embedder=dense)
-    one = Memorization(space="embedded", permutations=199).evaluate(embedded)
-    other = QUICK.evaluate(inputs)  # the dense form has the same distances
+    one = Memorization(space="embedded", n_permutations=199).measure(embedded)
+    other = QUICK.measure(inputs)  # the dense form has the same distances
     assert one.estimate("exposed").value == other.estimate("exposed").value
     assert one.estimate("exposed_excess").value == pytest.approx(other.estimate("exposed_excess").value)
 
 
 def test_spherelets_count_no_more_than_euclid_does_and_find_copies():
     inputs = given(*release(600, 200, 600, copies=60))
-    euclid, bent = (Memorization(distance=name, permutations=199).evaluate(inputs) for name in get_args(Distance))
+    euclid, bent = (Memorization(distance=name, n_permutations=199).measure(inputs) for name in get_args(Distance))
     assert bent.estimate("exposed_excess") == euclid.estimate("exposed_excess")
     assert math.isnan(bent.estimate("exposed").null) and bent.estimate("exposed").measurable
     tables = tables_of(inputs, "raw")

@@ -1,6 +1,6 @@
-"""No-box attacks against densities written out, refitted ones, and pairs counted one by one.
+"""No-box attacks against written-out densities, refitted densities, and pairs counted one by one.
 
-Releases of known truth stand in test_membership_inference.py, where all attacks are held against them.
+test_membership_inference.py runs all attacks on releases of known truth.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from privacy_assets.metrics.membership_inference.no_box import (
     score_rows,
 )
 from privacy_assets.metrics.membership_inference.scores import Population
-from privacy_assets.shadow.rates import auc
+from privacy_assets.metrics.shadow_membership.rates import auc
 from privacy_assets.tables.encoding import EncodedTable
 from tests.metrics.given_tables import given, mixed, release
 
@@ -34,14 +34,14 @@ NAMES = [spec.name for spec in SPECS]
 
 
 def estimates(*tables, **options):
-    return MembershipInference(permutations=199).evaluate(given(*tables, **options))
+    return MembershipInference(n_permutations=199).measure(given(*tables, **options))
 
 
 # ------------------------------------------------------------------------- densities, written out
 
 
 def density(x, rows, width):
-    """Density at row ``x`` of the normed product kernel over ``rows``; categories are normed by the encoder's."""
+    """Density at row ``x`` of the normalized product kernel over ``rows``; ``rows.sizes`` normalizes categories."""
     away = np.exp(-1 / (2 * width**2))
     numbers = stats.norm.pdf(x.numeric.astype(float), rows.numeric.astype(float), width).prod(axis=1)
     categories = np.where(x.codes == rows.codes, 1, away) / (1 + (rows.sizes - 1) * away)
@@ -59,7 +59,7 @@ def encoded(inputs):
 
 @pytest.mark.parametrize("missing", [0.0, 0.2])
 def test_domias_is_the_ratio_of_densities_and_gen_lra_the_likelihood_under_a_refitted_one(missing):
-    inputs = given(*release(30, 25, 18, 20, missing=missing, copies=10))  # no more than are summed over
+    inputs = given(*release(30, 25, 18, 20, missing=missing, copies=10))  # no more rows than the sum uses
     pool, synthetic, reference = encoded(inputs)
     width = choose_bandwidth(reference, np.arange(20))
     domias, gen_lra = [], []
@@ -87,7 +87,7 @@ def test_the_bandwidth_is_the_likeliest_for_rows_of_others(seed):
     typical = np.flatnonzero(nearest <= np.sort(nearest)[math.ceil(0.95 * len(rows)) - 1])
 
     def likelihood(width):
-        others = [np.argsort(away[i], kind="stable")[:19] for i in typical]  # all rows of other people but a few
+        others = [np.argsort(away[i], kind="stable")[:19] for i in typical]  # all rows of other people except a few
         kept = [other[np.isfinite(away[i][other])] for i, other in zip(typical, others, strict=True)]
         return sum(
             math.log(density(rows.take([i]), rows.take(other), width) * len(other) + 1e-300)
@@ -111,7 +111,7 @@ def test_one_outlier_does_not_widen_the_kernel():
 
 
 def naive_index(near, away, n_synthetic, n_reference):
-    """Every neighbour one by one; those at the distance of the last one share the places that are left."""
+    """Each neighbor one by one; those at the distance of the last one share the remaining positions."""
     both = sorted([*near, *away])
     k = min(NEIGHBOURS, len(both))
     last = both[k - 1]
@@ -128,19 +128,19 @@ def test_the_index_is_the_naive_one_with_ties(seed):
     np.testing.assert_allclose(
         plagiarism_index(*padded, len(near), len(away)), [naive_index(near, away, len(near), len(away))]
     )
-    full = np.sort(g.integers(0, 6, (2, 1, NEIGHBOURS)).astype(float))  # tables of more rows than are looked at
+    full = np.sort(g.integers(0, 6, (2, 1, NEIGHBOURS)).astype(float))  # tables with more rows than the attack reads
     np.testing.assert_allclose(plagiarism_index(*full, 500, 3000), [naive_index(*full[:, 0], 500, 3000)])
 
 
 # ------------------------------------------------------------------------- areas and their intervals
 
 
-def areas(score, codes, member, permutations=199):
-    """The four estimates of one score of rows, a larger one more member-like."""
+def areas(score, codes, member, n_permutations=199):
+    """The four estimates of a row score; a larger score is more member-like."""
     score, half = np.asarray(score, dtype=float), np.arange(len(member)) % 2 == 0
     people = Population(codes, member, {"distance / reference": -score}, np.ones(len(codes)), half)
     found = NoBoxScores({}, dict.fromkeys(NAMES[1:], score))
-    return auc_estimates(people, found, permutations, np.random.default_rng(0))
+    return auc_estimates(people, found, n_permutations, np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -166,22 +166,23 @@ def test_one_row_a_person_has_delongs_deviation():
     half = (math.log(found.high / (1 - found.high)) - math.log(found.low / (1 - found.low))) / 2 * slope
     ranks = stats.rankdata(score)
     assert no_box._half_width(ranks, np.arange(900), member) == pytest.approx(half, rel=1e-6)
-    twice = np.repeat(np.arange(900), 2)  # a second row says nothing new
+    twice = np.repeat(np.arange(900), 2)  # a second row adds no information
     again = no_box._half_width(stats.rankdata(score[twice]), twice, member)
     assert again == pytest.approx(half, rel=1e-6)
     as_people = no_box._half_width(stats.rankdata(score[twice]), np.arange(1800), member[twice])
     assert as_people < 0.75 * half
 
 
-# ------------------------------------------------------------------------- what is measured, and how much at once
+# ------------------------------------------------------------------------- attacked rows, and block sizes
 
 
+@pytest.mark.slow
 def test_without_a_reference_nothing_is_measured():
     train, holdout, fresh, reference = release(300, 200, 300, 100)
     few = {"train": np.arange(300), "holdout": 1000 + np.arange(200), "reference": 2000 + np.arange(100) // 6}
     for result in (estimates(train, holdout, fresh), estimates(train, holdout, fresh, reference, subjects=few)):
         notes = {result.estimate(name).note for name in NAMES}
-        assert notes == {"not measurable: no reference of at least 20 subjects"}
+        assert notes == {"not measurable: no reference of at least 20 people"}
         assert result.estimate("epsilon_one_run").measurable
     assert estimates(train, holdout, fresh, reference.iloc[:20]).estimate("auc_domias").measurable
 

@@ -1,4 +1,4 @@
-"""Epsilon of one run: the published p-value, generators of known epsilon, and pairs that may not be told apart."""
+"""Epsilon of one run: the published p-value, generators of known epsilon, and pairs without evidence."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from privacy_assets.metrics.membership_inference.one_run import SCORE, epsilon_one_run, lower_bound
+from privacy_assets.metrics.membership_inference.no_box import SCORE, epsilon_one_run, lower_bound
 from privacy_assets.metrics.membership_inference.scores import Population
 
 
@@ -36,7 +36,7 @@ def test_the_bound_is_where_the_published_p_value_is_five_percent(right, guesses
 
 @pytest.mark.parametrize("inside", [200, 1800])
 def test_a_blind_score_shows_nothing_at_any_sizes(inside):
-    """Guessing "member" would be right nine times in ten where nine in ten are members."""
+    """Where nine in ten are members, the guess "member" would be right nine times in ten."""
     shown = []
     for seed in range(300):
         g = np.random.default_rng(seed)
@@ -46,12 +46,12 @@ def test_a_blind_score_shows_nothing_at_any_sizes(inside):
 
 @pytest.mark.parametrize("epsilon", [0.5, 2.0])
 def test_the_bound_stays_below_the_epsilon_of_a_private_release(epsilon):
-    """Each person's side is told by randomised response: epsilon bounds the odds that replacing a person moves."""
+    """Randomized response reports each person's side: epsilon bounds the odds ratio when a person is replaced."""
     q, found = 1 / (1 + math.exp(-epsilon / 2)), []
     for seed in range(200):
         g = np.random.default_rng(seed)
         member = g.permutation(4000) < 3000
-        told = np.where(g.random(4000) < q, member, ~member)  # replacing changes two people's answers
+        told = np.where(g.random(4000) < q, member, ~member)  # replacing a person changes two people's answers
         found.append(bound(np.where(told, 0.0, 1.0), member, seed=seed).value)
     assert np.mean(np.array(found) > epsilon) <= 0.1  # 5 % expected
     assert np.mean(found) > epsilon / 6  # of 50 guesses
@@ -62,7 +62,10 @@ def test_a_leak_of_everybody_shows_what_the_counts_can():
     estimate = bound(np.where(member, 0.0, 1 + np.random.default_rng(0).random(4000)), member)
     assert (estimate.n, estimate.subjects) == (50, 2000)
     assert estimate.value == estimate.low == estimate.high == lower_bound(50, 50)
-    assert estimate.note == f"50 of 50 guesses are right; these counts could show {lower_bound(50, 50):.3g} at most"
+    assert (
+        estimate.note
+        == f"50 of 50 guesses are right; this number of guesses can show {lower_bound(50, 50):.3g} at most"
+    )
     assert 0 < estimate.minimum_detectable_effect < estimate.value
 
 
@@ -74,7 +77,7 @@ def test_a_leak_of_a_few_is_shown_and_members_that_are_avoided_show_nothing():
 
 
 def test_a_person_has_one_guess_by_the_best_row():
-    """300 rows of one leaked member are one guess; by rows they would be hundreds."""
+    """300 rows of one leaked member count as one guess instead of hundreds."""
     g = np.random.default_rng(0)
     member = members(200, 100)
     codes = np.r_[np.arange(200), np.full(300, np.flatnonzero(member)[0])]
@@ -92,8 +95,9 @@ def test_equal_people_are_not_guessed():
     assert bound(some, member).n == 1
 
 
+@pytest.mark.slow
 def test_coins_of_pairs_are_fair_and_independent_although_sizes_are_fixed():
-    """Over all sets of 2 in 6 and random pairs, the right ones of two guesses are binomial(2, 1/2)."""
+    """Over all sets of 2 in 6 and random pairs, the number of right guesses among two is binomial(2, 1/2)."""
     score, right = np.array([0.1, 0.9, 0.2, 0.3, 0.5, 0.4]), []
     for seed, chosen in itertools.product(range(150), itertools.combinations(range(6), 2)):
         estimate = bound(score, np.isin(np.arange(6), chosen), seed=seed)

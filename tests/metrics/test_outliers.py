@@ -1,4 +1,4 @@
-"""The forty most exposed of the outliers, against a naive twin and releases whose truth is known."""
+"""The forty most exposed outliers, against a naive twin and releases of known truth."""
 
 from __future__ import annotations
 
@@ -8,22 +8,20 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from privacy_assets.metrics.inputs import target_rows
 from privacy_assets.metrics.membership_inference.outliers import MOST_EXPOSED, outlier_excess, outlier_matches
 from privacy_assets.metrics.membership_inference.scores import Population, build_population, with_reference
-from privacy_assets.metrics.targets import target_rows
-from privacy_assets.stats.leaked import leaked_interval
+from privacy_assets.stats.intervals import leaked_interval
 from tests.metrics.given_tables import cut, given, mixed
 
 
 def population(near, alone, codes, member):
-    """Rows whose distance to S over distance to others is ``near``, of people of which ``member`` are in train."""
+    """Rows with ratio ``near`` of the distance to S and to other people; ``member`` marks the people in train."""
     return Population(codes, member, {"distance / neighbour": near}, alone, np.zeros(len(member), dtype=bool))
 
 
 def drawn(seed, people=2000, share=0.8, rows=1, copied=0):
-    """People at random distances; the nearest ``copied`` outliers among the members are given a ratio below
-    everybody else's.
-    """
+    """People at random distances; the nearest ``copied`` outliers among the members get a ratio below all others."""
     g = np.random.default_rng(seed)
     member = g.permutation(people) < round(share * people)
     codes = np.repeat(np.arange(people), rows)
@@ -89,9 +87,9 @@ def test_avoided_members_are_significant_from_the_other_side():
 def test_coverage_and_minimum_detectable_effect_when_nothing_leaks(rows):
     estimates = [outlier_excess(drawn(seed, rows=rows)) for seed in range(400)]
     missed = sum(not estimate.low <= 0 <= estimate.high for estimate in estimates)
-    assert missed <= 32  # 20 expected at most; 32 has a chance of 0.5 %
+    assert missed <= 32  # at most 20 expected; 32 has a probability of 0.5 %
     beyond = sum(max(-estimate.low, estimate.high) > estimate.minimum_detectable_effect for estimate in estimates)
-    assert beyond <= 7  # 2 expected at most
+    assert beyond <= 7  # at most 2 expected
     assert not any(max(estimate.low, -estimate.high) > 0.4 for estimate in estimates)
 
 
@@ -142,7 +140,7 @@ def test_matches_against_a_naive_twin(share, rows):
 
 
 def test_where_chance_meets_many_the_farthest_are_asked_by_themselves():
-    """One in ten of the outliers is met by chance, none of the farthest fiftieth but those who are copied."""
+    """By chance S matches one in ten outliers, but none of the farthest fiftieth except the copied ones."""
     for seed in range(10):
         found = drawn(seed, people=10_000, share=0.5)
         near, rng = np.ones(10_000), np.random.default_rng(seed)
@@ -156,7 +154,7 @@ def test_where_chance_meets_many_the_farthest_are_asked_by_themselves():
 
 
 def test_where_chance_comes_near_to_many_the_same_row_is_asked_for():
-    """One in four of the outliers is met by chance, at a fifth of the distance, wherever they stand."""
+    """By chance S matches one in four outliers, at a fifth of the distance and at any position."""
     for seed in range(10):
         found = drawn(seed, people=10_000, share=0.5)
         near, rng = np.ones(10_000), np.random.default_rng(seed)
@@ -170,7 +168,7 @@ def test_where_chance_comes_near_to_many_the_same_row_is_asked_for():
 
 
 def far(seed, copied):
-    """8,000 people of whom nobody is met by chance, five in eight of them in train; some outlying members copied."""
+    """8,000 people without matches by chance, five in eight of them in train; some outlying members are copied."""
     found = drawn(seed, people=8000, share=0.625)
     near = np.maximum(found.scores["distance / neighbour"], 0.3)
     outliers = np.flatnonzero((found.neighbour > np.quantile(found.neighbour, 0.9)) & found.member[found.codes])
@@ -222,6 +220,6 @@ def test_the_reference_is_unseen_as_the_holdout_is(rows, most):
 def test_coverage_of_matches_when_nothing_leaks(rows):
     estimates = [outlier_matches(drawn(seed, rows=rows)) for seed in range(400)]
     missed = sum(not estimate.low <= 0 <= estimate.high for estimate in estimates)
-    assert missed <= 11  # 4 expected at most; 11 has a chance of 0.3 %
+    assert missed <= 11  # at most 4 expected; 11 has a probability of 0.3 %
     beyond = sum(max(-estimate.low, estimate.high) > estimate.minimum_detectable_effect for estimate in estimates)
-    assert beyond <= 7  # 2 expected at most
+    assert beyond <= 7  # at most 2 expected

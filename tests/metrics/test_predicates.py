@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from privacy_assets.metrics.singling_out.predicates import (
+from privacy_assets.metrics.singling_out.queries import (
     BINS,
     CodedTable,
     Queries,
@@ -20,7 +20,8 @@ from privacy_assets.metrics.singling_out.predicates import (
     threshold_scheme,
     univariate,
 )
-from privacy_assets.tables.schema import Kind, TableSchema, infer_schema
+from privacy_assets.tables.contract import infer_schema
+from privacy_assets.tables.schema import Kind, TableSchema
 from privacy_assets.tables.table import Table
 
 ORDERED = ("number", "whole", "time", "steady", "huge")
@@ -77,7 +78,7 @@ def mask_of_threshold(column: pd.Series, value: object, median: object) -> np.nd
 
 
 def median_of(column: pd.Series) -> object:
-    """The exact median, also of whole numbers that floats cannot tell apart."""
+    """The exact median, also of integers that floats cannot represent."""
     values = sorted(column.dropna().tolist())
     low, high = values[(len(values) - 1) // 2], values[len(values) // 2]
     return Fraction(low + high, 2) if isinstance(low, int) else low + (high - low) / 2
@@ -92,7 +93,7 @@ def mask_of_bin(column: pd.Series, value: object, synthetic: pd.Series) -> np.nd
     for low, high in zip(edges[:-1], edges[1:], strict=True):
         if low <= its[0] < high:
             return (ours >= low) & (ours < high)
-    raise AssertionError("a synthetic value lies in no bin")
+    raise AssertionError("a synthetic value is in no bin")
 
 
 @pytest.mark.parametrize("kind", ["threshold", "bin"])
@@ -151,7 +152,7 @@ def test_columns_and_targets_are_drawn_evenly() -> None:
     frame = pd.DataFrame(np.random.default_rng(0).permuted(np.tile(np.arange(200.0), (8, 1)), axis=1).T)
     frame.columns = [f"c{i}" for i in range(8)]
     coded = code(frame)
-    # All values differ, so equality isolates every row and nothing is rejected but repeated queries.
+    # All values differ, so equality isolates every row and only repeated queries are rejected.
     codes = np.arange(len(coded.below), dtype=np.int32) - np.repeat(coded.start, 202).astype(np.int32)
     scheme = Scheme(codes, codes)
     queries = multivariate(
@@ -179,7 +180,7 @@ def test_univariate_queries_are_the_unique_and_extreme_values_of_the_synthetic_t
     assert all(len(found) == 1 for found in rows)
     found = {(schema.names[c], int(r[0])) for c, r in zip(queries.columns[:, 0], rows, strict=True)}
     assert found == masks
-    # "<= smallest" is a query of its own beside "== smallest" where real values lie below.
+    # "<= smallest" is a separate query from "== smallest" if real values are below.
     smallest = [(low, high) for low, high in zip(queries.low[:, 0], queries.high[:, 0], strict=True) if low < high]
     assert smallest
 
@@ -202,7 +203,7 @@ def test_matches_and_relabelled_hits_are_counted_by_subject(share: float, words:
         by_hand += other[people].sum(axis=0) == 1
     assert by_hand.any()
     assert hits.tolist() == by_hand.tolist()
-    assert counts.sum(axis=1).max() > 70  # also where each set has two members long before the last match
+    assert counts.sum(axis=1).max() > 70  # also if each set has two members long before the last match
 
 
 def test_a_coarse_table_runs_dry_instead_of_searching_on() -> None:
@@ -218,7 +219,7 @@ def test_repeated_queries_do_not_end_the_search_while_there_are_others() -> None
     coded = code(frame)
     equality = np.concatenate([np.arange(62), np.arange(62)]).astype(np.int32)
     args = (coded, [Scheme(equality, equality)], np.arange(60), 1, 110)
-    for seed in range(20):  # 110 of the 120 queries that there are
+    for seed in range(20):  # 110 of the 120 existing queries
         assert len(multivariate(*args, np.random.default_rng(seed), candidates=10**6, patience=1_000)) == 110
 
 
@@ -239,5 +240,5 @@ def test_where_thresholds_run_dry_bins_make_up_the_rest() -> None:
     first, second = (found([scheme], 1_000) for scheme in schemes)
     assert len(first) < len(second) < 1_000
     assert found(schemes, 1_000) == first | second
-    # No bin is asked for while thresholds suffice.
+    # Bins are not used while thresholds suffice.
     assert found(schemes, len(first)) == first

@@ -1,4 +1,4 @@
-"""Shadow membership: statistics against written-out counts, extremes, what it says of records, and when it runs."""
+"""Shadow membership: statistics against written-out counts, extremes, its output on records, and when it runs."""
 
 from __future__ import annotations
 
@@ -11,27 +11,26 @@ import pytest
 from scipy import stats
 
 from privacy_assets.errors import ConfigError, InputError
-from privacy_assets.evaluation import choose_metrics
-from privacy_assets.generators.baynet import BayNet
-from privacy_assets.generators.privbayes import PrivBayes
-from privacy_assets.generators.shadow_fits import CodedGenerator
-from privacy_assets.metrics import shadow_membership
+from privacy_assets.evaluation.evaluate import choose_metrics
+from privacy_assets.generators.base import CodedGenerator
+from privacy_assets.generators.bayes import BayNet, PrivBayes
+from privacy_assets.metrics.policies import default_policy, load_policy
 from privacy_assets.metrics.registry import build_metric, default_metrics
-from privacy_assets.metrics.shadow_membership import ShadowMembership
-from privacy_assets.policy import Policy
-from privacy_assets.shadow import audit
-from privacy_assets.shadow.plan import RecordAudit
-from privacy_assets.shadow.rates import auc, epsilon_bound
-from privacy_assets.tables.coding import Coding
+from privacy_assets.metrics.shadow_membership import audit
+from privacy_assets.metrics.shadow_membership import metric as shadow_membership
+from privacy_assets.metrics.shadow_membership.audit import RecordAudit
+from privacy_assets.metrics.shadow_membership.metric import ShadowMembership
+from privacy_assets.metrics.shadow_membership.rates import auc, epsilon_bound
+from privacy_assets.tables.encoding import MatrixCoding
 from tests.metrics.given_tables import given, mixed
 
 SECRET = 987_654.25
-SMALL = {"records": 3, "shadows": 60, "tests": 100, "size": 20}
+SMALL = {"max_targets": 3, "shadows": 60, "tests": 100, "size": 20}
 
 
 @dataclass(frozen=True)
 class Copies(CodedGenerator):
-    """Copies a share of the training rows, and takes the others from the whole table."""
+    """Copies a share of the training rows, and draws the others from the whole table."""
 
     name = "copies"
     summary = ""
@@ -60,11 +59,11 @@ def inputs(**more):
 
 
 def measured(share: float, **settings):
-    return ShadowMembership(generator=Copies(share), **{**SMALL, **settings}).evaluate(inputs())
+    return ShadowMembership(generator=Copies(share), **{**SMALL, **settings}).measure(inputs())
 
 
 def judged(result):
-    return Policy.default(["shadow_membership"]).judge({"shadow_membership": result})
+    return default_policy(["shadow_membership"]).judge({"shadow_membership": result})
 
 
 # --- the statistics ---------------------------------------------------------------------------------------------------
@@ -74,9 +73,9 @@ def test_the_statistics_are_those_of_the_audit_written_out():
     metric, tables = ShadowMembership(generator=Copies(0.3), **SMALL), inputs()
     found = {estimate.name: estimate for estimate in metric.measure(tables).estimates}
     seed = int(tables.rng("shadow_membership").integers(2**31))
-    coding = Coding.fit([tables.train, tables.holdout], tables.schema)
+    coding = MatrixCoding.fit([tables.train, tables.holdout], tables.schema)
     cells = np.concatenate([coding.code(one) for one in (tables.train, tables.holdout)], axis=1)
-    records = audit.run_audit(cells, coding, audit.AuditPlan(Copies(0.3), **SMALL), seed=seed).records
+    records = audit.run_audit(cells, coding, audit.AuditConfig(Copies(0.3), **SMALL), seed=seed).records
     areas = []
     for record in records:
         inside, outside = record.scores[record.labels], record.scores[~record.labels]
@@ -95,7 +94,7 @@ def test_the_statistics_are_those_of_the_audit_written_out():
     epsilon = found["epsilon_lower_bound"]
     assert epsilon.low == epsilon.value == epsilon.high == max(bound.value for bound in bounds)
     most = math.log(stats.beta.ppf(0.05 / 6, 50, 1) / stats.beta.ppf(1 - 0.05 / 6, 1, 50))
-    assert epsilon.note == f"a lower bound; these counts could show {most:.3g} at most"
+    assert epsilon.note == f"a lower bound; these counts can show {most:.3g} at most"
 
 
 def test_copies_are_the_worst_and_a_table_of_its_own_is_at_the_null():
@@ -109,12 +108,12 @@ def test_copies_are_the_worst_and_a_table_of_its_own_is_at_the_null():
 @pytest.mark.slow
 @pytest.mark.parametrize(("share", "verdict"), [(1.0, "fail"), (0.0, "pass")])
 def test_the_verdict_of_copies_and_of_a_table_of_its_own(share, verdict):
-    found = measured(share, records=8, tests=200, shadows=1000)
-    assert judged(found).verdict == verdict
+    found = measured(share, max_targets=8, tests=200, shadows=1000)
+    assert judged(found).status == verdict
 
 
 def test_few_tests_are_not_assessable():
-    found = measured(0.0, records=1, tests=20)
+    found = measured(0.0, max_targets=1, tests=20)
     assert {outcome.status for outcome in judged(found).outcomes} == {"not_assessable"}
     low = found.estimate("tpr_at_low_fpr")
     assert not low.measurable and "at least 1,000 test sets" in low.note
@@ -125,7 +124,7 @@ def test_few_tests_are_not_assessable():
     ids=lambda weaker: next(iter(weaker)),
 )  # fmt: skip
 def test_a_weak_attack_is_no_evidence_of_safety(weaker):
-    found = measured(0.0, **{"records": 2, "tests": 500, "shadows": 1000, **weaker})
+    found = measured(0.0, **{"max_targets": 2, "tests": 500, "shadows": 1000, **weaker})
     assert {outcome.status for outcome in judged(found).outcomes} == {"not_assessable"}
 
 
@@ -170,7 +169,7 @@ def test_the_curve_counts_tables_above_the_threshold():
     assert fpr == found == 1
 
 
-# --- what it says of records ------------------------------------------------------------------------------------------
+# --- output on records ------------------------------------------------------------------------------------------------
 
 
 def test_records_are_named_by_role_and_row_and_show_no_values():
@@ -209,29 +208,29 @@ def test_every_real_table_is_audited_and_the_synthetic_one_is_not(monkeypatch: p
 
 def test_too_few_rows_are_an_error_that_says_so():
     with pytest.raises(InputError, match="training sets 1000"):
-        ShadowMembership(generator=Copies()).evaluate(inputs())
+        ShadowMembership(generator=Copies()).measure(inputs())
 
 
 # --- when it runs -----------------------------------------------------------------------------------------------------
 
 
 def test_it_runs_when_it_is_asked_for():
-    assert "shadow_membership" not in default_metrics() and "shadow_membership" not in Policy.default().metrics
+    assert "shadow_membership" not in default_metrics() and "shadow_membership" not in default_policy().metrics
     limit = {"statistic": "shadow_membership.auc", "at_most": 0.6}
-    metrics, _ = choose_metrics(None, Policy.from_dict({"extends": "default", "limits": [limit]}), BayNet())
-    assert set(metrics) == {*Policy.default().metrics, "shadow_membership"}
+    metrics, _ = choose_metrics(None, load_policy({"extends": "default", "limits": [limit]}), BayNet())
+    assert set(metrics) == {*default_policy().metrics, "shadow_membership"}
     assert metrics["shadow_membership"].settings()["generator"] == {"name": "baynet", "settings": BayNet().settings()}
     alone, in_force = choose_metrics("shadow_membership", None, BayNet())
-    assert set(alone) == {"shadow_membership"} and in_force.name == "default, of shadow_membership only"
+    assert set(alone) == {"shadow_membership"} and (in_force.name, in_force.part_of) == ("custom", "default")
 
 
 def test_no_generator_but_that_of_the_table_is_attacked():
-    own = {"shadow_membership": {"generator": {"name": "baynet", "settings": {"degree": 2}}, "records": 2}}
+    own = {"shadow_membership": {"generator": {"name": "baynet", "settings": {"degree": 2}}}}
     for made_by in (None, BayNet(degree=2)):
         metric = choose_metrics(own, None, made_by)[0]["shadow_membership"]
         assert metric.settings()["generator"]["settings"]["degree"] == 2
     for made_by in (BayNet(), PrivBayes(degree=2)):
-        with pytest.raises(ConfigError, match="another generator than that of the synthetic table"):
+        with pytest.raises(ConfigError, match="another generator than the synthetic table"):
             choose_metrics(own, None, made_by)
     settings = ShadowMembership(generator=Copies(0.25)).settings()
     assert settings["generator"] == {"name": "copies", "settings": {"share": 0.25}}
@@ -241,13 +240,13 @@ def test_without_a_generator_it_is_an_error_that_names_the_fix():
     with pytest.raises(ConfigError, match="generator: baynet"):
         choose_metrics("shadow_membership", None)
     with pytest.raises(ConfigError, match="generator: baynet"):
-        build_metric("shadow_membership").evaluate(inputs())
+        build_metric("shadow_membership").measure(inputs())
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"tests": 99}, "tests must be a whole number, an even one of at least 4"),
+        ({"tests": 99}, "tests: Input should be a multiple of 2"),
         ({"attack": "attention", "attack_settings": {"epoch": 1}}, "no setting 'epoch'"),
         ({"generator": {"name": "baynet", "degree": 2}}, "a mapping of 'name' and 'settings'"),
         ({"generator": {"name": "baynet", "settings": 2}}, "settings of a generator must be a mapping"),

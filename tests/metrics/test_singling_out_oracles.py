@@ -1,4 +1,4 @@
-"""Singling out against anonymeter at equal sizes, and against a twin that asks every query of the raw tables."""
+"""Singling out against anonymeter at equal sizes, and against a twin that evaluates every query on the raw tables."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pytest
 from oracles.anonymeter_singling_out import COPIES, digest, tables
 from test_predicates import WORDS, mixed
 
-from privacy_assets.evaluation import prepare_inputs
+from privacy_assets.evaluation.evaluate import read_inputs
 from privacy_assets.metrics.singling_out import SinglingOut
 from privacy_assets.metrics.singling_out import metric as singling_out
-from privacy_assets.metrics.singling_out.predicates import Queries
+from privacy_assets.metrics.singling_out.queries import Queries
 
 ORACLE = json.loads((Path(__file__).parent / "oracles" / "singling_out.json").read_text())
 
@@ -27,14 +27,14 @@ def test_rates_and_giomis_risk_are_anonymeters(found: dict, request: pytest.Fixt
     assert digest(given) == found["tables"]
     widths = tuple(peer["columns"] for peer in found["attacks"])
     attacks = ORACLE["made"]["attacks"]
-    result = SinglingOut(columns=widths, attacks=attacks, permutations=99).measure(prepare_inputs(**given))
+    result = SinglingOut(query_sizes=widths, n_queries=attacks, n_permutations=99).measure(read_inputs(**given))
     rows = {row["columns"]: row for row in result.tables["configurations"] if row["columns"] > 1}
     rows[1] = result.tables["configurations"][0]
     for peer in found["attacks"]:
         ours = rows[peer["columns"]]
         assert ours["attacks"] == attacks
         for side, theirs in (("hits_train", "hits_train"), ("hits_unseen", "hits_holdout")):
-            share = (ours[side] + peer[theirs]) / (2 * attacks)  # of two samples of the queries that there are
+            share = (ours[side] + peer[theirs]) / (2 * attacks)  # for two samples of the existing queries
             assert abs(ours[side] - peer[theirs]) <= 3.5 * math.sqrt(2 * attacks * share * (1 - share))
         half = (peer["high"] - peer["low"]) / 2  # anonymeter cuts its statistics off at 0 and 1
         assert peer["low"] - 2 * half <= min(max(ours["giomi"], 0.0), 1.0) <= peer["high"] + 2 * half
@@ -44,13 +44,13 @@ def test_rates_and_giomis_risk_are_anonymeters(found: dict, request: pytest.Fixt
 
 
 def ordered_values(columns: list[pd.Series]) -> list[object]:
-    """All values of a column, the smallest first: what the codes 1, 2, ... stand for."""
+    """All values of a column in ascending order; code k means the k-th value."""
     values = {value for column in columns for value in column.astype(object).dropna()}
     return sorted(values)
 
 
 def mask_of(frame: pd.DataFrame, name: str, values: list[object], low: int, high: int) -> np.ndarray:
-    """Rows of a raw table whose value lies in a range of codes; code 0 is missing."""
+    """Rows of a raw table whose value is in a range of codes; code 0 is missing."""
     column = frame[name].astype(object)
     inside = column.isin(values[max(low, 1) - 1 : high]).to_numpy() & column.notna().to_numpy()
     return inside | (column.isna().to_numpy() if low == 0 else False)
@@ -78,13 +78,13 @@ def test_every_query_on_odd_values_is_counted_as_plain_masks_of_the_raw_tables_d
 
     monkeypatch.setattr(singling_out, "matched_subjects", keep)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # queries are kept in the order of the configurations
-    metric = SinglingOut(columns=(1, 2, 3, 8), attacks=150, permutations=99, candidates=20_000, patience=3_000)
-    result = metric.measure(prepare_inputs(**given, subject="person"))
+    metric = SinglingOut(query_sizes=(1, 2, 3, 8), n_queries=60, n_permutations=99, candidates=8_000, patience=1_200)
+    result = metric.measure(read_inputs(**given, subject="person"))
     names = list(given["synthetic"].columns)
     values = {name: ordered_values([frame[name] for frame in given.values()]) for name in names}
     distinct = given["synthetic"].astype(object).where(given["synthetic"].notna(), None).drop_duplicates()
     sizes = [row["attacks"] for row in result.tables["configurations"]]
-    assert [len(queries) for queries, _ in kept] == sizes and sum(sizes) > 300
+    assert [len(queries) for queries, _ in kept] == sizes and sum(sizes) > 120
     missing, excess = 0, []
     for queries, counts in kept:
         for at, columns in enumerate(queries.columns):

@@ -1,4 +1,4 @@
-"""Subgroups under attack, against a naive twin and releases whose truth is known."""
+"""Subgroup attacks, against a naive twin and releases of known truth."""
 
 from __future__ import annotations
 
@@ -11,18 +11,13 @@ import pytest
 
 from privacy_assets import evaluate
 from privacy_assets.errors import ConfigError
-from privacy_assets.evaluation import prepare_inputs
+from privacy_assets.evaluation.evaluate import read_inputs
 from privacy_assets.metrics.membership_inference import MembershipInference
+from privacy_assets.metrics.membership_inference.outliers import SMALLEST_GROUP, advantage_subgroups, find_subgroups
 from privacy_assets.metrics.membership_inference.scores import Population
-from privacy_assets.metrics.membership_inference.subgroups import (
-    SMALLEST_GROUP,
-    advantage_subgroups,
-    find_subgroups,
-)
-from privacy_assets.policy import Policy
+from privacy_assets.policy import Limit, Policy
 from privacy_assets.stats.intervals import LEAK_CONFIDENCE
-from privacy_assets.stats.limits import Limit
-from privacy_assets.tables.schema import infer_schema
+from privacy_assets.tables.contract import infer_schema
 from tests.metrics.given_tables import cut, naive_rates
 from tests.tables import as_table
 
@@ -43,7 +38,7 @@ def people(n, seed):
 
 
 def drawn(seed, n_train=1600, n_holdout=1600, rows=1, copied=""):
-    """Rows of made-up people, stacked, and their scores; members of the ward ``copied`` stand nearest."""
+    """Stacked rows of invented people with scores; members of the ward ``copied`` are nearest."""
     g = np.random.default_rng(seed)
     n = n_train + n_holdout
     frame = people(n * rows, seed)
@@ -110,7 +105,7 @@ def test_groups_that_are_avoided_are_significant_from_the_other_side():
 def test_coverage_and_minimum_detectable_effect_when_nothing_leaks(rows):
     drawings = (drawn(seed, 1300, 700, rows) for seed in range(100))
     estimates = [attacked(*each, ("ward", "smokes"), seed)[0] for seed, each in enumerate(drawings)]
-    assert sum(not f.low <= 0 <= f.high for f in estimates) <= 4  # 0.5 to 1 expected of 100; 4 has a chance of 0.4 %
+    assert sum(not f.low <= 0 <= f.high for f in estimates) <= 4  # 0.5 to 1 of 100 expected; P(4) is 0.4 %
     assert sum(max(-f.low, f.high) > f.minimum_detectable_effect for f in estimates) <= 4
 
 
@@ -155,19 +150,19 @@ def release(copied=0, ward="oncology"):
 
 
 def result_of(*tables, subgroups=("ward", "smokes"), **options):
-    return MembershipInference(permutations=199, subgroups=subgroups).evaluate(prepare_inputs(*tables, **options))
+    return MembershipInference(n_permutations=199, subgroups=subgroups).measure(read_inputs(*tables, **options))
 
 
 @pytest.mark.slow
 def test_a_leak_of_one_group_is_significant_where_averages_tolerate_it():
     limits = MembershipInference.default_limits
-    limited = Policy((*limits, Limit("membership_inference.advantage_subgroups", at_most=0.05, bound="lower")))
+    limited = Policy((*limits, Limit("membership_inference.advantage_subgroups", at_most=0.05, bound="significant")))
     leaking, honest = result_of(*release(copied=60)), result_of(*release())
     broken = {outcome.limit.key for outcome in limited.judge({"membership_inference": leaking}).broken}
-    few = "membership_inference.outlier_matches.lower"  # who is copied and stands apart is no average
-    assert broken - {few} == {"membership_inference.advantage_subgroups.lower"}
+    few = "membership_inference.outlier_matches.significant"  # the copied outliers do not represent the average
+    assert broken - {few} == {"membership_inference.advantage_subgroups.significant"}
     assert leaking.estimate("advantage_subgroups").note.startswith("ward, group 4 by size: ")
-    assert limited.judge({"membership_inference": honest}).verdict == "pass"
+    assert limited.judge({"membership_inference": honest}).status == "pass"
     assert honest.estimate("advantage_subgroups").low <= 0 <= honest.estimate("advantage_subgroups").high
     text = json.dumps(leaking.to_json(), allow_nan=False)
     assert '"ward"' in text and not [ward for ward in WARDS if ward in text]
@@ -180,13 +175,15 @@ def test_a_leak_of_one_group_is_significant_where_averages_tolerate_it():
 
 def test_small_groups_are_not_measurable():
     result = result_of(*cut(people(500, 0), 200, 150, 150))
-    assert result.estimate("advantage_subgroups").note == "not measurable: no value has 200 subjects on each side"
+    assert (
+        result.estimate("advantage_subgroups").note == "not measurable: no value has 200 people in train and in holdout"
+    )
 
 
 @pytest.mark.parametrize(
     ("subgroups", "words"),
     [
-        ("ward", "must be a list of texts"),
+        ("ward", "subgroups: Input should be a valid tuple"),
         (["ward", "ward"], "names a column twice"),
         (["ward", "wards"], "unknown column 'wards'. Did you mean 'ward'?"),
         (["ward", "income"], "'income' is numeric, not categorical"),

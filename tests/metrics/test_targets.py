@@ -1,4 +1,4 @@
-"""Budgets of attacked rows: whole people, blind to labels, and never fewer rows that are searched."""
+"""Budgets of attacked rows: whole people, independent of labels, and never fewer searched rows."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from privacy_assets.evaluation import choose_metrics, prepare_inputs
+from privacy_assets.distances.nearest import distance_to_other_subjects
+from privacy_assets.evaluation.evaluate import choose_metrics, read_inputs
 from privacy_assets.metrics.base import Metric
-from privacy_assets.metrics.controls import Controls
-from privacy_assets.metrics.controls.planted_releases import PlantedReleases
-from privacy_assets.metrics.cumulative_disclosure import CumulativeDisclosure
+from privacy_assets.metrics.controls import Controls, PlantedReleases
 from privacy_assets.metrics.dcr import Dcr
-from privacy_assets.metrics.holdout_leakage import HoldoutLeakage
-from privacy_assets.metrics.inputs import MetricInputs
+from privacy_assets.metrics.inputs import EvaluationInputs, target_rows
 from privacy_assets.metrics.membership_inference import MembershipInference
 from privacy_assets.metrics.membership_inference.metric import PURPOSE
 from privacy_assets.metrics.membership_inference.outliers import outlier_matches
 from privacy_assets.metrics.membership_inference.scores import build_population
+from privacy_assets.metrics.policies import default_policy
 from privacy_assets.metrics.registry import build_metric
-from privacy_assets.metrics.targets import target_rows
-from privacy_assets.neighbours.radius import distance_to_other_subjects
+from privacy_assets.metrics.reruns import CumulativeDisclosure, HoldoutLeakage
+from privacy_assets.policy import Policy
 from privacy_assets.stats.estimates import Estimate
 from privacy_assets.tables.encoding import EncodedTable
 from privacy_assets.tables.table import Table
@@ -38,27 +37,30 @@ def of_persons(frame: pd.DataFrame, first: int, seed: int) -> pd.DataFrame:
     return frame.assign(person=first + codes)
 
 
-def inputs_of(copies: int = 0, seed: int = 0, sizes: tuple[int, int] = (3000, 2000), **options: Any) -> MetricInputs:
+def inputs_of(
+    copies: int = 0, seed: int = 0, sizes: tuple[int, int] = (3000, 2000), **options: Any
+) -> EvaluationInputs:
     train, holdout = mixed(sizes[0], 10 * seed + 1), mixed(sizes[1], 10 * seed + 2)
     synthetic = pd.concat([train[:copies], mixed(sizes[0] - copies, 10 * seed + 3)], ignore_index=True)
     if options.pop("persons", False):
         train, holdout = of_persons(train, 0, seed), of_persons(holdout, 100_000, seed + 1)
         options["subject"] = "person"
-    return prepare_inputs(train, holdout, synthetic, options.pop("reference", None), seed=seed, **options)
+    return read_inputs(train, holdout, synthetic, options.pop("reference", None), seed=seed, **options)
 
 
-def estimates(metric: Metric, inputs: MetricInputs) -> dict[str, Estimate]:
+def estimates(metric: Metric, inputs: EvaluationInputs) -> dict[str, Estimate]:
     return {estimate.name: estimate for estimate in metric.measure(inputs).estimates}
 
 
 def attack(**settings: Any) -> MembershipInference:
-    return MembershipInference(permutations=199, **settings)
+    return MembershipInference(n_permutations=199, **settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dcr", "membership_inference"])
 def test_a_budget_for_everybody_changes_nothing(name: str) -> None:
     inputs = inputs_of(copies=150, persons=True, sizes=(1500, 1000))
-    whole, budgeted = (build_metric(name, {"max_targets": rows}).evaluate(inputs) for rows in (None, 2500))
+    whole, budgeted = (build_metric(name, {"max_targets": rows}).measure(inputs) for rows in (None, 2500))
     assert whole.to_json()["estimates"] == budgeted.to_json()["estimates"] and whole.tables == budgeted.tables
 
 
@@ -67,7 +69,7 @@ def test_whole_people_are_drawn_as_far_as_they_fit() -> None:
     codes = inputs.subject_codes(*SIDES)
     rows = target_rows(inputs, SIDES, 2000, "test")
     assert rows is not None and (np.diff(rows) > 0).all() and 2000 - 12 < len(rows) <= 2000
-    assert set(np.flatnonzero(np.isin(codes, codes[rows]))) == set(rows), "nobody is drawn in part"
+    assert set(np.flatnonzero(np.isin(codes, codes[rows]))) == set(rows), "each person is drawn with all rows"
     assert target_rows(inputs, SIDES, 5000, "test") is None and target_rows(inputs, SIDES, None, "test") is None
     other = target_rows(inputs_of(persons=True), SIDES, 2000, "other purpose")
     assert other is not None and len(np.intersect1d(rows, other)) < 0.6 * len(rows)
@@ -78,7 +80,7 @@ def test_whole_people_are_drawn_as_far_as_they_fit() -> None:
 def test_one_person_is_attacked_whatever_the_budget() -> None:
     train = mixed(3000, 1).assign(person=np.arange(3000) // 1500)
     holdout = mixed(3000, 2).assign(person=2 + np.arange(3000) // 1500)
-    inputs = prepare_inputs(train, holdout, mixed(500, 3), subject="person")
+    inputs = read_inputs(train, holdout, mixed(500, 3), subject="person")
     rows = target_rows(inputs, SIDES, 1000, "test")
     assert rows is not None and len(rows) == 1500
 
@@ -89,7 +91,7 @@ def test_neither_the_order_of_rows_nor_names_nor_sides_decide_who_is_drawn() -> 
 
     def drawn(*tables: pd.DataFrame) -> set[tuple[Any, ...]]:
         named = [table.assign(person=10_000 * side + np.arange(1600)) for side, table in enumerate(tables)]
-        inputs = prepare_inputs(*named, synthetic, subject="person")
+        inputs = read_inputs(*named, synthetic, subject="person")
         rows = target_rows(inputs, SIDES, 1000, "test")
         stacked = Table.stack([inputs.train, inputs.holdout]).frame()
         return set(stacked.iloc[rows].astype(str).itertuples(index=False, name=None))
@@ -108,6 +110,7 @@ def test_the_nearest_others_of_some_rows_are_those_of_all_where_many_are_equal()
     np.testing.assert_array_equal(distance_to_other_subjects(pool, codes, "cpu", rows), whole[rows])
 
 
+@pytest.mark.slow
 def test_statistics_speak_of_those_attacked_and_a_copy_is_caught() -> None:
     inputs = inputs_of(copies=600, reference=mixed(900, 77))
     some, whole = estimates(attack(max_targets=1500), inputs), estimates(attack(), inputs)
@@ -126,9 +129,9 @@ def test_a_budget_reaches_subgroups() -> None:
 def test_too_few_people_drawn_of_a_side_are_not_measurable() -> None:
     train = mixed(4000, 1).assign(person=np.arange(4000))
     holdout = mixed(400, 2).assign(person=9000 + np.arange(400) // 10)
-    inputs = prepare_inputs(train, holdout, mixed(400, 3), subject="person")
+    inputs = read_inputs(train, holdout, mixed(400, 3), subject="person")
     for estimate in estimates(attack(max_targets=1000), inputs).values():
-        assert np.isnan(estimate.value) and "among those attacked" in estimate.note
+        assert np.isnan(estimate.value) and "among the attacked ones" in estimate.note
 
 
 def test_dcr_samples_nobody_but_the_holdout_of_the_privacy_score() -> None:
@@ -145,7 +148,7 @@ def test_dcr_samples_nobody_but_the_holdout_of_the_privacy_score() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [CumulativeDisclosure, HoldoutLeakage])
 def test_the_union_and_the_holdout_are_asked_with_the_budget(kind: type[Metric]) -> None:
-    inputs = inputs_of(copies=600, reference=mixed(1500, 9), released=[mixed(300, 8)])
+    inputs = inputs_of(copies=600, reference=mixed(1500, 9), earlier_releases=[mixed(300, 8)])
     some, whole = estimates(kind(max_targets=1500), inputs), estimates(kind(), inputs)  # type: ignore[call-arg]
     assert some["advantage_any"].n == 1500 < whole["advantage_any"].n
     assert some["identical_excess"] == whole["identical_excess"]
@@ -153,7 +156,9 @@ def test_the_union_and_the_holdout_are_asked_with_the_budget(kind: type[Metric])
 
 @pytest.mark.slow
 def test_controls_look_with_the_budget_of_the_gate() -> None:
-    chosen, _ = choose_metrics({"controls": None, "dcr": None, "membership_inference": {"max_targets": 1500}}, None)
+    policy = default_policy(["dcr", "membership_inference"])
+    budget = Policy(policy.limits, settings={"controls": {}, "membership_inference": {"max_targets": 1500}})
+    chosen, _ = choose_metrics(None, budget)
     controls = chosen["controls"]
     assert isinstance(controls, Controls) and controls.max_targets == 1500
     inputs = inputs_of(copies=300)

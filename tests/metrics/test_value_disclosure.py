@@ -1,4 +1,4 @@
-"""Values that must not stand in a synthetic table: foreign ones, and those of people in generated columns."""
+"""Values that must not appear in a synthetic table: foreign values, and people's values in generated columns."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import pandas as pd
 import pytest
 
 from privacy_assets.errors import ConfigError
-from privacy_assets.evaluation import prepare_inputs
+from privacy_assets.evaluation.evaluate import read_inputs
+from privacy_assets.metrics.policies import default_policy
 from privacy_assets.metrics.value_disclosure import ValueDisclosure
-from privacy_assets.policy import Policy
-from privacy_assets.stats.results import Estimate
+from privacy_assets.stats.estimates import Estimate
 from privacy_assets.tables.roles import Declared
 
-GENERATED = Declared(generated={"id": "made up", "note": "written anew"})
+GENERATED = Declared(new_values={"id": "made up", "note": "written anew"})
 WHERE = ["at work", "at home", "in the street", "at school", "in the garden"]
 HOW = ["slipped on ice and fell", "was hit by a car", "cut a finger", "hurt a knee", "burnt a hand"]
 
 
 def real(n: int, seed: int, rows: int = 1) -> pd.DataFrame:
-    """People of ``rows`` rows, with an id and a note that is made of common words and a few of its own."""
+    """``rows`` people, with an id and a note of common words and a few unique ones."""
     rng = np.random.default_rng(seed)
     people = pd.DataFrame(
         {
@@ -40,13 +40,13 @@ def real(n: int, seed: int, rows: int = 1) -> pd.DataFrame:
 def estimate(
     synthetic: pd.DataFrame, train: pd.DataFrame, holdout: pd.DataFrame, reference: pd.DataFrame | None = None
 ) -> Estimate:
-    inputs = prepare_inputs(train, holdout, synthetic, reference, declared=GENERATED)
+    inputs = read_inputs(train, holdout, synthetic, reference, declared=GENERATED)
     return ValueDisclosure().measure(inputs).estimates[1]
 
 
 def verdict(synthetic: pd.DataFrame, train: pd.DataFrame, holdout: pd.DataFrame, declared: Declared) -> str:
-    result = ValueDisclosure().evaluate(prepare_inputs(train, holdout, synthetic, declared=declared))
-    return Policy.default(["value_disclosure"]).judge({"value_disclosure": result}).verdict
+    result = ValueDisclosure().measure(read_inputs(train, holdout, synthetic, declared=declared))
+    return default_policy(["value_disclosure"]).judge({"value_disclosure": result}).status
 
 
 @pytest.mark.parametrize("rows", [1, 300])
@@ -54,7 +54,7 @@ def test_private_rows_in_a_category_are_foreign(rows: int) -> None:
     train, holdout = (real(300, seed).drop(columns=["id", "note"]) for seed in (0, 1))
     told = [json.dumps(row) for row in train.astype(str).to_dict("records")]
     smuggled = train.assign(region=told).sample(rows, random_state=0)
-    result = ValueDisclosure().evaluate(prepare_inputs(train, holdout, smuggled))
+    result = ValueDisclosure().measure(read_inputs(train, holdout, smuggled))
     assert result.estimate("foreign_cells").value == result.estimate("foreign_cells").low == 1
     none = result.estimate("generated_excess")
     assert (none.value, none.low, none.high, none.n, none.note) == (0, 0, 0, rows, "no generated column")
@@ -68,7 +68,7 @@ def test_a_single_foreign_cell_fails_and_a_declared_value_does_not() -> None:
     one = holdout.copy()
     one.loc[7, "region"] = "east"
     assert verdict(one, train, holdout, Declared()) == "fail"
-    assert verdict(one, train, holdout, Declared(domains={"region": ("north", "east")})) == "pass"
+    assert verdict(one, train, holdout, Declared(allowed_values={"region": ("north", "east")})) == "pass"
 
 
 def test_invented_values_pass_and_those_of_the_training_people_do_not() -> None:
@@ -90,9 +90,9 @@ def test_an_identifier_in_another_column_and_a_subject_are_seen() -> None:
         for seed, frame in (("a", train), ("b", holdout))
     )
     for note, told in ((people["who"], "fail"), (invented["note"], "pass")):
-        inputs = prepare_inputs(people, others, invented.assign(note=note), subject="who", declared=GENERATED)
-        result = ValueDisclosure().evaluate(inputs)
-        assert Policy.default(["value_disclosure"]).judge({"value_disclosure": result}).verdict == told
+        inputs = read_inputs(people, others, invented.assign(note=note), subject="who", declared=GENERATED)
+        result = ValueDisclosure().measure(inputs)
+        assert default_policy(["value_disclosure"]).judge({"value_disclosure": result}).status == told
 
 
 def test_one_in_a_hundred_real_identifiers_is_seen() -> None:
@@ -108,7 +108,7 @@ def test_other_case_other_signs_and_longer_text_do_not_hide_a_note() -> None:
     train, holdout, invented = (real(400, seed) for seed in (0, 1, 2))
     own = [f"record {i} of {name}" for i, name in enumerate(train["note"])]
     train = train.assign(note=own)
-    hidden = invented.assign(note=["As is told here: " + text.upper().replace(" ", "_") + " END" for text in own])
+    hidden = invented.assign(note=["The message is: " + text.upper().replace(" ", "_") + " END" for text in own])
     assert estimate(hidden, train, holdout).low > 0.5
 
 
@@ -118,7 +118,7 @@ def test_the_interval_is_calibrated_when_nothing_leaks() -> None:
     for seed in range(30):
         people = real(200, 100 + seed).sample(frac=1, random_state=seed).reset_index(drop=True)
         invented = real(200, 1000 + seed)
-        invented.loc[:49, ["id", "note"]] = people.loc[::4, ["id", "note"]].to_numpy()  # of both sides alike
+        invented.loc[:49, ["id", "note"]] = people.loc[::4, ["id", "note"]].to_numpy()  # equally many of both sides
         found = estimate(invented, people.iloc[:100].reset_index(drop=True), people.iloc[100:].reset_index(drop=True))
         assert found.low <= found.value <= found.high
         false_alarms += found.low > 0 or found.high < 0
@@ -139,5 +139,5 @@ def test_people_of_the_reference_are_unseen_as_those_of_the_holdout_are() -> Non
 
 
 def test_lengths_rise() -> None:
-    with pytest.raises(ConfigError, match="value_disclosure: lengths must rise"):
+    with pytest.raises(ConfigError, match="value_disclosure: lengths must be ascending"):
         ValueDisclosure(lengths=(24, 12))

@@ -1,4 +1,4 @@
-"""Partitions without Dagster are those of Dagster: the same keys, the same windows, and nothing else is one."""
+"""Partitions without Dagster equal Dagster's: the same keys and the same windows, and all other keys are rejected."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import dagster as dg
 import pytest
 
-from privacy_assets.errors import ConfigError, PublicationRefused
+from privacy_assets.errors import ConfigError, WrongTarget
 from privacy_assets.pipeline.partitions import KeyPartitions, TimePartitions, as_partitions
 
 TWINS = {
@@ -34,7 +34,7 @@ def test_keys_and_windows_are_those_of_dagster(every: str, start: str) -> None:
     assert ours.first == twin.time_window_for_partition_key(keys[0]).start
     for key in (ours.of(ours.first - timedelta(hours=1)), ours.of(now), ours.of(now + timedelta(days=400))):
         assert not twin.has_partition_key(key)
-        with pytest.raises(PublicationRefused):
+        with pytest.raises(WrongTarget):
             ours.check(key)
 
 
@@ -46,7 +46,7 @@ SPELT_OTHERWISE = (
 
 @pytest.mark.parametrize("key", SPELT_OTHERWISE)
 def test_another_spelling_is_no_partition(key: str) -> None:
-    with pytest.raises(PublicationRefused, match="there is no partition"):
+    with pytest.raises(WrongTarget, match="there is no partition"):
         TimePartitions("2026-01-01").check(key)
 
 
@@ -58,7 +58,7 @@ def test_a_time_in_another_zone_is_that_of_utc() -> None:
 
 def test_a_window_that_is_open_is_told_as_that() -> None:
     daily = TimePartitions("2026-01-01")
-    with pytest.raises(PublicationRefused, match="has not ended"):
+    with pytest.raises(WrongTarget, match="has not ended"):
         daily.check(daily.of(datetime.now(UTC)))
 
 
@@ -66,7 +66,7 @@ def test_a_window_that_is_open_is_told_as_that() -> None:
 def test_the_end_of_time_is_no_partition(every: str) -> None:
     forever = TimePartitions("2026-01-01", every)
     for key in ("9999-12-31", "9999-12-01", "9999-12-26", "9999-12-31-23:00", "0001-01-01"):
-        with pytest.raises(PublicationRefused, match="there is no partition"):
+        with pytest.raises(WrongTarget, match="there is no partition"):
             forever.check(key)
 
 
@@ -80,7 +80,7 @@ def test_keys_are_those_that_are_named() -> None:
     found = as_partitions(["north", "south"])
     assert isinstance(found, KeyPartitions) and found.check("north") == "north" and found.window("north") is None
     for key in ("North", "north ", "east", "*", ""):
-        with pytest.raises(PublicationRefused, match="there is no partition"):
+        with pytest.raises(WrongTarget, match="there is no partition"):
             found.check(key)
     for wrong in ([], ["a", "a"], [""], [1], ["a" * 251], "north", 3):
         with pytest.raises(ConfigError, match="partitions"):

@@ -1,15 +1,15 @@
-"""Reports of every verdict, one in which every text is hostile, and a reader of pages; for the tests of reports."""
+"""Reports with every verdict, one with hostile texts, and a page parser for the tests of reports."""
 
 from __future__ import annotations
 
 import math
+import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 from typing import Any
 
-from privacy_assets.policy import Policy
+from privacy_assets.policy import Limit, Policy
 from privacy_assets.report.report import Report
-from privacy_assets.stats.limits import Limit
-from privacy_assets.stats.results import Estimate, MetricResult
+from privacy_assets.stats.estimates import Estimate, MetricResult
 from privacy_assets.version import ENGINE_VERSION
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>\u202egnp.exe\x1b[31m\x00\n" + "W" * 5000
@@ -82,14 +82,14 @@ UNJUDGED = Limit("membership_inference.precision", at_most=0.6, advice="Lower ep
 
 def report(*results: MetricResult, limits: tuple[Limit, ...] = LIMITS, **more: Any) -> Report:
     found = {result.metric: result for result in results or (dcr(), singling_out(), membership())}
-    policy = Policy(limits, name=more.pop("policy_name", "default"))
+    policy = Policy(limits, name="example")
     sizes = {"train": {"rows": 12114, "columns": 10, "subjects": 3176}}
     details = {"title": "patients", "tables": sizes, "seed": 3, "versions": {"python": "3.11"}, **more}
-    return Report(policy=policy, judgement=policy.judge(found), results=found, **details)
+    return Report(policy=policy, policy_verdict=policy.judge(found), results=found, **details)
 
 
 def passing() -> Report:
-    return report(generator={"name": "synthpop", "settings": {"min_leaf": 50}}, embedder={"epochs": 41})
+    return report(generator={"name": "synthpop", "settings": {"min_samples_leaf": 50}}, embedder={"epochs": 41})
 
 
 def failing() -> Report:
@@ -126,14 +126,14 @@ def hostile() -> Report:
         "fingerprints": {HOSTILE: HOSTILE},
         "tables": {HOSTILE: {"rows": 1}},
     }
-    return report(*results, limits=limits, title=HOSTILE, policy_name=HOSTILE, **more)
+    return report(*results, limits=limits, title=HOSTILE, **more)
 
 
 ALL = (passing, failing, not_assessable, hostile)
 
 
-class Page(HTMLParser):
-    """Tags with their attributes, what is left open, and the words of a page."""
+class ParsedPage(HTMLParser):
+    """Tags with their attributes, unclosed tags, and the words of a page."""
 
     VOID = frozenset({"meta", "br", "wbr", "img", "link", "input"})
 
@@ -163,3 +163,14 @@ class Page(HTMLParser):
 
     def count(self, tag: str, **attrs: str) -> int:
         return sum(name == tag and all(found.get(k) == v for k, v in attrs.items()) for name, found in self.tags)
+
+
+SHARES_ROOM = 324  # width in pixels of a full axis of shares
+
+
+def svg_words(svg: str) -> list[str]:
+    return [text.text or "" for text in ET.fromstring(svg).iter("text")]
+
+
+def bars(svg: str) -> list[tuple[str | None, float]]:
+    return [(rect.get("class"), float(rect.get("width"))) for rect in ET.fromstring(svg).iter("rect")]

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 from statsmodels.stats.proportion import proportion_confint
 
-from privacy_assets.stats.inference import Evidence, permutation_band
+from privacy_assets.stats.inference import PermutationResult, permutation_band
 from privacy_assets.stats.intervals import clopper_pearson, wilson
 from privacy_assets.stats.subjects import permute_labels, random_sets, resample_subjects
 
@@ -117,7 +117,7 @@ def test_subjects_drawn_anew_widen_a_band_and_never_narrow_it() -> None:
     np.testing.assert_allclose(observed - wide.low, wide.high - observed)
     assert wide.z[0] == pytest.approx(plain.z[0])
     assert wide.z[1] == pytest.approx(plain.critical * (6 - null[:, 1].mean()) / reach[1])
-    # What is told by permutations alone stays as it is.
+    # The values that depend on permutations only do not change.
     assert (wide.p_value, wide.critical, wide.rare) == (plain.p_value, plain.critical, plain.rare)
 
 
@@ -131,7 +131,7 @@ def test_shares_that_cannot_vary_are_as_uncertain_as_none_of_so_many() -> None:
 def test_evidence_over_a_scale_is_that_of_the_statistic_in_other_units(resampled: bool) -> None:
     rng = np.random.default_rng(2)
     drawn = rng.normal(size=(300, 2)) * 3 if resampled else None
-    plain = Evidence(np.array([1.0, 6.0]), rng.normal(size=(999, 2)), drawn)
+    plain = PermutationResult(np.array([1.0, 6.0]), rng.normal(size=(999, 2)), drawn)
     scaled = plain.over(np.array([2.0, 0.5]))
     for end in ("low", "high", "mean"):
         np.testing.assert_allclose(getattr(scaled.band(), end), getattr(plain.band(), end) / [2, 0.5])

@@ -1,4 +1,4 @@
-"""The benchmark that repeats Achilles' Heels: every study runs, goes on where it was, and is reported."""
+"""The benchmark that repeats Achilles' Heels: every study runs, resumes, and is reported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from benchmarks import achilles
-from privacy_assets.report import plots
+from privacy_assets.report.svg import XMLNS
 
 SCALE = ["--auxiliary", "120", "--test", "60", "--shadows", "20", "--tests", "8", "--size", "30"]
 
@@ -49,7 +49,7 @@ def test_the_statistics_run_too(table, tmp_path, monkeypatch, capsys, study):
     achilles.main([str(table), *SCALE, "--study", study, "--results", results, "--images", str(tmp_path / "plots")])
     shown = capsys.readouterr().out
     plot = ET.parse(tmp_path / f"plots/achilles_{study}_adult_queries.svg").getroot()
-    marks = [path.get("d") for path in plot.iter(f"{{{plots.XMLNS}}}path") if "mark" in path.get("class", "")]
+    marks = [path.get("d") for path in plot.iter(f"{{{XMLNS}}}path") if "mark" in path.get("class", "")]
     assert len(marks) == {"neighbours": 2, "distances": 2, "epsilon": 3 + 1}[study]  # the legend has one
     assert shown.count(f"## {study}: adult") == (3 if study == "epsilon" else 1)
 

@@ -1,4 +1,4 @@
-"""The ground-truth battery: what is in it, some releases under the default policy, and the rules of the peers."""
+"""The ground-truth battery: its entries, some releases under the default policy, and the rules of the peers."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_people_keep_to_their_side_and_are_copied_with_all_their_rows() -> None:
     for share, times, expected in ((0, 5, 15), (0.1, 2, 60)):
         made = people_copied(share, times)(world)
         assert len(made) == 180 and made["x"].isin(world.train["x"]).sum() == expected
-    with pytest.raises(ValueError, match="380 people are asked of 300"):
+    with pytest.raises(ValueError, match="380 people are requested, the table has 300"):
         draw(frame, (200, 80, 60), 40, 1)
 
 
@@ -119,7 +119,7 @@ def test_the_report_counts_and_explains_what_was_wrong() -> None:
     assert "1 of 1 (1 harmless refused, 0 let through, 0 no verdict)" in text
     assert "Wrong:\n\n- normal: tiny, fresh rows: `dcr.member_excess` fail: 0.9 is above the limit 0.7" in text
     assert "not significant" not in text
-    assert "tiny, 20% copies" not in text  # nobody was asked
+    assert "tiny, 20% copies" not in text  # no peer was run on it
     underpowered = {
         "release": TINY[1].name,
         "tool": "ours",

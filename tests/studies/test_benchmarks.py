@@ -1,4 +1,4 @@
-"""The benchmark against the public peers: our side of it, its tables, and what it says when a peer is not there."""
+"""The benchmark against the public peers: our part, its tables, and the text for a missing peer."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks import kernels, measured, peers
+from benchmarks import measured, peers
 from benchmarks.peers_tables import Peer, Work, answers, costs, growth
 from privacy_assets.metrics.registry import build_metric
-from privacy_assets.tables.schema import infer_schema
+from privacy_assets.tables.contract import infer_schema
 
 ROWS = 300
 PAIRWISE = Peer("all pairs", "overfitting", {}, [1_000, 2_000], 1_000)
@@ -26,7 +26,7 @@ DIRECT = Peer("direct", "singling_out", {}, [2_000, 4_000], 2_000)
 
 @pytest.fixture(scope="module")
 def frame() -> pd.DataFrame:
-    """Real rows of two groups with numbers and a category, more than three times as many as are attacked."""
+    """Real rows of two groups with numbers and a category, more than three times the number of attacked rows."""
     rng = np.random.default_rng(0)
     group = rng.integers(0, 2, 4 * ROWS)
     numbers = {name: group * 3 + rng.normal(size=len(group)) for name in "ab"}
@@ -84,7 +84,7 @@ def test_the_tables_of_a_size_share_no_row(frame: pd.DataFrame) -> None:
 
 
 def test_memory_is_the_peak_of_the_process_itself() -> None:
-    assert measured.peak() > 100  # so that a process that took over the number of its parent would show
+    assert measured.peak() > 100  # so that a child that inherits its parent's peak is detected
     code = "import sys, measured; bytearray(int(sys.argv[1])); print(measured.peak())"
     folder = Path(measured.__file__).parent
     held = [
@@ -94,6 +94,7 @@ def test_memory_is_the_peak_of_the_process_itself() -> None:
     assert held[0] < 60 and 250 < held[1] - held[0] < 320
 
 
+@pytest.mark.slow
 def test_seconds_are_those_of_the_processor() -> None:
     seconds, found = measured.cost(lambda n: sum(range(n)), 3_000_000)
     assert found == 4_499_998_500_000 and seconds > 0
@@ -111,7 +112,7 @@ def test_every_piece_of_work_names_what_is_there() -> None:
     assert {"anonymeter", "sdmetrics"} <= {line.split("==")[0] for line in pins}
 
 
-# --- peers that are not there -----------------------------------------------------------------------------------------
+# --- missing peers ----------------------------------------------------------------------------------------------------
 
 
 def test_without_peers_it_says_how_to_get_them(tmp_path: Path) -> None:
@@ -126,7 +127,7 @@ def test_a_peer_that_fails_is_shown_as_failed(frame: pd.DataFrame, tmp_path: Pat
     runs = peers.Runs(tmp_path, tmp_path, 60)
     found = runs.peer(work, PAIRWISE, 2_000)
     assert "No module named" in found["error"]
-    assert runs.peer(work, PAIRWISE, 2_000) is found  # made once
+    assert runs.peer(work, PAIRWISE, 2_000) is found  # created once
     shown = [run("w", "here", 2_000, **timed(2.0)), found]
     assert found["error"] in cells(costs(shown, [work], 2_000))[0]
     runs.limit = 0.001
@@ -160,20 +161,3 @@ def test_answers_stand_side_by_side() -> None:
     runs[1]["answer"] = {"score": [0.5]}
     shown = cells(answers(runs, [work], ["fresh", "copy"]))
     assert [row[2:] for row in shown] == [["here", "", "risk 0.25 [0.10, 3.14]"], ["direct", "", "score 0.50"]]
-
-
-@pytest.mark.slow
-def test_every_kernel_is_compared_with_a_library(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Each file of compiled loops has its line in benchmarks/results/kernels.md, and the benchmark runs."""
-    root = Path(__file__).parents[2]
-    page = (root / "benchmarks" / "results" / "kernels.md").read_text()
-    package = root / "privacy_assets"
-    files = [str(file.relative_to(package).with_suffix("")) for file in package.rglob("_*kernels.py")]
-    assert len(files) >= 10
-    assert [name for name in files if name not in page and "_mixed_tree_" not in name] == []
-    monkeypatch.setattr(sys, "argv", ["kernels", str(root / "tests/data/adult.parquet"), "--rows=1000", "--times=1"])
-    kernels.main()
-    header, rule, *rows = capsys.readouterr().out.splitlines()
-    assert header.count("|") == rule.count("|") == 6 and len(rows) >= 20

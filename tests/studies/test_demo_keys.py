@@ -1,4 +1,4 @@
-"""The demo under keys of the split by which it was refused."""
+"""The demo under the split keys with which it was once refused."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import pytest
 
 from benchmarks import demo_keys
 from privacy_assets.dagster.demo import demo_spec
-from privacy_assets.pipeline.plan import TablePlan
+from privacy_assets.pipeline.resolve import ResolvedTable
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("key", [18, 106])
 def test_the_demo_is_not_refused_by_chance(key: int) -> None:
-    """Controls refused it once with both, when they had limits."""
-    settings = TablePlan.of(demo_spec())
+    """Controls once refused it with both keys, when they had limits."""
+    settings = ResolvedTable.of(demo_spec())
     found = demo_keys.scored(
         settings, demo_keys.demo_inputs(settings, key, False), ["copies", "dcr", "membership_inference"], False
     )

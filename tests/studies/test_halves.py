@@ -1,4 +1,4 @@
-"""The study of half-built rows: its weights against loops, and what is seen of releases made by hand."""
+"""The study of half-built rows: its weights against loops, and its statistics for releases made by hand."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ def test_all_halves_are_looked_at_where_there_are_few() -> None:
     assert halves.halves(40, rng).shape[1] == 20
 
 
+@pytest.mark.slow
 def test_a_study_sees_half_built_rows_and_no_fresh_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(1)
     values = rng.integers(0, 40, (1800, 6))
@@ -47,6 +48,6 @@ def test_a_study_sees_half_built_rows_and_no_fresh_ones(tmp_path: Path, capsys: 
     assert np.mean([one["chances"] for one in fresh]) > 0.2
     before = told.read_text()
     halves.main(asked)
-    assert told.read_text() == before, "nothing is measured twice"
+    assert told.read_text() == before, "finished cases are not run again"
     halves.main(["--report", str(told)])
     assert "| many, 500 | 20 % half built | 100 % | 100 % | 100 % |" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Do intervals hold what they should? A small version of the study in ``benchmarks/calibration.py``."""
+"""Coverage of intervals: a small version of the study in ``benchmarks/calibration.py``."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from benchmarks.calibration import REDRAWS, Case, coverage, judge
 from privacy_assets.metrics.registry import build_metric
 
 QUICK = {
-    "dcr": {"permutations": 199, "bootstraps": 100},
-    "singling_out": {"permutations": 199, "attacks": 300, "columns": (3, 6)},
-    "linkability": {"permutations": 199, "halves": 4},
-    "attribute_inference": {"permutations": 199},
-    "membership_inference": {"permutations": 199},
+    "dcr": {"n_permutations": 199, "n_bootstraps": 100},
+    "singling_out": {"n_permutations": 199, "n_queries": 300, "query_sizes": (3, 6)},
+    "linkability": {"n_permutations": 199, "n_splits": 4},
+    "attribute_inference": {"n_permutations": 199},
+    "membership_inference": {"n_permutations": 199},
 }
 SHAPES = {"4 : 1": (1200, 300, 900), "1 : 4": (300, 1200, 250)}
-# Each release with both shapes and both kinds of people, each pair of these with a release at least.
+# Each release has both shapes and both kinds of people; each pair of these has at least one release.
 RELEASES = {
     ("4 : 1", "one row"): ("fresh rows", "20 % copies"),
     ("4 : 1", "repeated"): ("5 % copies",),
     ("1 : 4", "one row"): ("5 % copies",),
     ("1 : 4", "repeated"): ("fresh rows", "20 % copies"),
 }
-LEAST = 1e-4  # chance of a false alarm in each of about 130 kinds of intervals
+LEAST = 1e-4  # probability of a false alarm in each of about 130 kinds of intervals
 
 
 def survey(rows, seed=0):
@@ -62,7 +62,7 @@ def test_intervals_hold_the_truth(shape, people):
 @pytest.mark.slow
 def test_the_study_sees_an_interval_that_is_too_narrow():
     frame = survey(4_000)
-    metrics = {"membership_inference": build_metric("membership_inference", {"permutations": 199})}
+    metrics = {"membership_inference": build_metric("membership_inference", {"n_permutations": 199})}
     found = {}
     for seed in range(12):
         case = Case("coverage", "4 : 1", "one row", "fresh rows", seed)
@@ -79,5 +79,5 @@ def test_the_study_sees_an_interval_that_is_too_narrow():
 
 
 def narrowed(estimate):
-    """The statistic with an interval of a tenth of its width."""
+    """The statistic with a tenth of the interval's width."""
     return replace(estimate, low=estimate.value - (estimate.value - estimate.low) / 10, high=estimate.value)

@@ -1,4 +1,4 @@
-"""The study after Kuppa et al. in small: what it measures, and that it goes on where it was."""
+"""A small version of the study after Kuppa et al.: its measurements, and that it resumes."""
 
 from __future__ import annotations
 

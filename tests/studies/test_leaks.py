@@ -1,4 +1,4 @@
-"""The study of leaks: its tables are written, its leaks are what they say, and any policy judges its lines."""
+"""The study of leaks: its tables are written, its leaks are as described, and any policy can evaluate its lines."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pytest
 
 from benchmarks import leak_tables, leaks
 from benchmarks.copies import table_of
-from privacy_assets.evaluation import prepare_inputs
-from privacy_assets.policy import Policy
-from privacy_assets.stats.limits import Limit
+from privacy_assets.evaluation.evaluate import read_inputs
+from privacy_assets.metrics.policies import default_policy
+from privacy_assets.policy import Limit, Policy
 
 
 @pytest.fixture
@@ -126,10 +126,10 @@ def test_fresh_rows_hold_no_value_that_no_real_row_has() -> None:
 
 
 def test_a_row_of_ones_own_is_one_that_at_most_two_people_have() -> None:
-    """Of four people in train one is alone with a row, and one shares hers with somebody unseen."""
+    """One of the four people in train has a unique row, and another shares a row with a non-member."""
     train = pd.DataFrame({"a": [1, 2, 3, 3, 3], "who": list("pqrrs")})
     holdout = pd.DataFrame({"a": [2, 3, 3], "who": list("tuv")})
-    inputs = prepare_inputs(train, holdout, train.drop(columns="who"), subject="who")
+    inputs = read_inputs(train, holdout, train.drop(columns="who"), subject="who")
     assert leaks.with_own_row(inputs) == pytest.approx(2 / 4)
 
 
@@ -141,7 +141,7 @@ def test_what_was_asked_for_is_told_by_whose_rows_they_are() -> None:
         ("20 % rounded", 0.1, "pass"),
     ]
     found = [{"kind": kind, "own": own} for kind, own, _ in told]
-    text = leaks.asked_text(found, [SimpleNamespace(verdict=verdict) for *_, verdict in told])
+    text = leaks.asked_text(found, [SimpleNamespace(status=verdict) for *_, verdict in told])
     assert "| harmless: pass | at least 92 % | 1 of 1 | 0 of 1 | 1 of 2 |" in text
     assert "| harmless: fail | at most 2 % | 0 of 1 | 1 of 1 | 1 of 2 |" in text
     assert "| 5 % copies: fail | at least 80 % | 1 of 1 | 0 of 0 | 1 of 1 |" in text
@@ -153,13 +153,13 @@ def test_what_was_asked_for_is_told_by_whose_rows_they_are() -> None:
 def test_a_line_is_judged_as_the_release_itself_and_by_any_policy(rows: pd.DataFrame) -> None:
     many = pd.concat([rows.assign(age=rows["age"] + 90 * at, dose=rows["dose"] * (1 + at)) for at in range(4)])
     line = leaks.measured(many.reset_index(drop=True), np.arange(800), 200, "10 % copies", 0)
-    found = leaks.judged(line, Policy.default())
-    assert found.verdict == "fail"
+    found = leaks.judged(line, default_policy())
+    assert found.status == "fail"
     assert {outcome.limit.metric for outcome in found.outcomes} <= set(leaks.MEASURED)
     assert not [outcome.reason for outcome in found.outcomes if outcome.reason.endswith("was not computed")]
     kept = leaks.results_of(line)["copies"].estimate("rare_share")
     assert kept.low <= kept.value <= kept.high
     generous = Policy((Limit("copies.rare_share", at_most=1.0),))
-    assert leaks.judged(line, generous).verdict == "pass"
+    assert leaks.judged(line, generous).status == "pass"
     strict = Policy((replace(generous.limits[0], at_most=0.0), Limit("controls.smallest_caught", at_most=0.5)))
-    assert leaks.judged(line, strict).verdict == "fail"
+    assert leaks.judged(line, strict).status == "fail"

@@ -22,7 +22,7 @@ def frame(rows: int) -> pd.DataFrame:
 def test_the_study_measures_what_the_metric_does(repeated: bool) -> None:
     world = draw_world(frame(3000), (600, 300, 600), 0, repeated=repeated)
     fresh, copied = (
-        measure(world, name, repeated=repeated, permutations=199) for name in ("fresh rows", "100 % copies")
+        measure(world, name, repeated=repeated, n_permutations=199) for name in ("fresh rows", "100 % copies")
     )
     names = [estimate.name for estimate in fresh]
     assert names == [spec.name for spec in MembershipInference.statistics][-5:]

@@ -1,4 +1,4 @@
-"""The oracles of the study of power, beside slow twins and where nothing is copied."""
+"""The oracles of the power study, compared with slow twins, and where no row is copied."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHAPES = [(0, 2), (3, 1), (2, 4), (9, 5)]  # hits and real rows of a cell
 
 
 def logs(y: float, release: list[int], population: list[int], copied: list[int]) -> float:
-    """Log likelihood of a share y of copies, row by row."""
+    """Log-likelihood of a share y of copies, row by row."""
     chances = [
         (1 - y) * population.count(row) / len(population) + y * copied.count(row) / len(copied) for row in release
     ]
@@ -23,7 +23,7 @@ def logs(y: float, release: list[int], population: list[int], copied: list[int])
 
 
 def likelihood(hits: int, members: int, rates: list[float], weights: list[float], chance: float) -> float:
-    """Of so many hits, over every number of copies and every rate of fresh rows."""
+    """Likelihood of the hits, over every number of copies and every rate of fresh rows."""
     total = 0.0
     for rate, weight in zip(rates, weights, strict=True):
         for copies in range(min(members, hits) + 1):
@@ -52,10 +52,11 @@ def test_the_interval_of_rows_that_no_fresh_one_equals_is_that_of_a_share() -> N
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1])
+@pytest.mark.slow
 def test_the_intervals_hold_the_true_share_of_copies_and_who_knows_more_is_surer(share: float) -> None:
     rng = np.random.default_rng(1)
     ends, widths = np.zeros(2), np.zeros(2)
-    for _ in range(60):
+    for _ in range(30):
         population = rng.geometric(0.01, 4000)
         real, others = population[:800], population[800:]
         copies = rng.random(400) < share
@@ -67,7 +68,7 @@ def test_the_intervals_hold_the_true_share_of_copies_and_who_knows_more_is_surer
         )
         ends += [low - 1e-4 <= share <= high for low, high in found]
         widths += [high - low for low, high in found]
-    assert (ends >= 54).all(), ends
+    assert (ends >= 26).all(), ends
     assert widths[0] < widths[1]
 
 
@@ -85,6 +86,7 @@ def test_a_cell_that_no_fresh_row_can_lie_in_is_hit_by_copies_only() -> None:
     assert none[2] == pytest.approx(math.log(0.01))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dose", [0.0, 0.2])
 def test_the_most_powerful_tests_keep_their_level_and_see_copies(dose: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(power, "TRIALS", 199)

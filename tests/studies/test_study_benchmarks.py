@@ -1,4 +1,4 @@
-"""The benchmarks of dimensions and of scalability: the tables that they measure, and what their reports tell."""
+"""The benchmarks of dimensions and of scalability: their tables and their reports."""
 
 from __future__ import annotations
 

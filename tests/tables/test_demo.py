@@ -1,4 +1,4 @@
-"""The demo table: what stands in it, who is a person, and what that means for the statistics."""
+"""The demo table: its contents, its subject column, and the effect of both on the statistics."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from privacy_assets.evaluation import prepare_inputs
+from privacy_assets.evaluation.evaluate import read_inputs
 from privacy_assets.generators import build_generator
 from privacy_assets.metrics.dcr import Dcr
-from privacy_assets.stats.results import Estimate
+from privacy_assets.stats.estimates import Estimate
+from privacy_assets.tables.contract import infer_schema
 from privacy_assets.tables.demo import SUBJECT, load_patients
-from privacy_assets.tables.schema import infer_schema
 from privacy_assets.tables.splitting import split_table
 from privacy_assets.tables.table import Table
 
@@ -51,17 +51,18 @@ def estimates(patients: pd.DataFrame, name: str, **settings: int) -> dict[str, E
     schema = infer_schema(patients.drop(columns=SUBJECT))
     train = Table.of(parts["train"].drop(columns=SUBJECT), schema, where="train")
     synthetic = build_generator(name, settings).fit(train, seed=0).sample(len(train), seed=0).frame()
-    inputs = prepare_inputs(**parts, synthetic=synthetic, subject=SUBJECT, schema=schema)
-    return {estimate.name: estimate for estimate in Dcr(bootstraps=200, permutations=199).measure(inputs).estimates}
+    inputs = read_inputs(**parts, synthetic=synthetic, subject=SUBJECT, schema=schema)
+    return {estimate.name: estimate for estimate in Dcr(n_bootstraps=200, n_permutations=199).measure(inputs).estimates}
 
 
 @pytest.mark.slow
 def test_large_leaves_are_honest_here_and_small_ones_are_not(patients: pd.DataFrame) -> None:
-    """Where numbers stay as they are. Without people leaves count rows, four a person: 50 rows repeat members' rows.
+    """Numbers are not smoothed. Without a subject column leaves count rows, and each person has four: 50 rows repeat
+    members' rows.
 
-    Ties cap the score of the paper, which is why identical_excess is limited beside it.
+    Ties cap the score of the paper, so identical_excess is limited as well.
     """
-    found = [estimates(patients, "synthpop", min_leaf=leaf, smoothing=False) for leaf in (1000, 50, 5)]
+    found = [estimates(patients, "synthpop", min_samples_leaf=leaf, smoothing=False) for leaf in (1000, 50, 5)]
     honest, fifty, five = (one["identical_excess"] for one in found)
     copy = estimates(patients, "copy")
     assert honest.low < 0.05 < fifty.low < five.low

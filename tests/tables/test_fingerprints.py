@@ -1,4 +1,4 @@
-"""The lasting fingerprint: one for the same rows in every form, another for other rows."""
+"""The permanent fingerprint: equal for the same rows in every form, and different for other rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from privacy_assets.tables.fingerprints import lasting_fingerprint
 from privacy_assets.tables.reading import read_table
 
-words = st.text("bcdgå \"'", max_size=4).map(lambda text: f"x{text}x")  # no word that means a number or nothing
+words = st.text("bcdgå \"'", max_size=4).map(lambda text: f"x{text}x")  # no word that is read as a number or as missing
 CELLS = [st.integers(-(2**53), 2**53), words, st.floats(allow_nan=False, allow_infinity=False), st.booleans()]
 rows = st.lists(st.tuples(*(st.none() | cells for cells in CELLS[:3]), CELLS[3]), max_size=8)
 NAMES = ["a", "b", "c", "d"]
@@ -26,6 +26,7 @@ def table(data: list[Any]) -> pd.DataFrame:
     return frame.astype({"a": "Int64", "b": object, "c": "Float64", "d": bool})
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(rows.filter(bool), st.randoms(), st.data())
 def test_the_order_and_the_file_do_not_matter_and_each_cell_and_count_does(

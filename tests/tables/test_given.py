@@ -1,4 +1,4 @@
-"""Dataframes of any library are tables at every door, and none of them is ever a message."""
+"""Dataframes of any library are accepted at every entry point, and no message quotes them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ import pyarrow as pa
 import pytest
 
 from privacy_assets.errors import InputError
-from privacy_assets.evaluation import prepare_inputs
-from privacy_assets.report.evaluate import evaluate
+from privacy_assets.evaluation.evaluate import evaluate, read_inputs
 from privacy_assets.tables.given import given_frame
 
 SECRET = "Zebulon-77123"
@@ -61,12 +60,12 @@ LIBRARIES: dict[str, Callable[[pd.DataFrame], Any]] = {
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_every_library_gives_the_same_inputs(library: str) -> None:
-    """And none is taken for a path: the repr of a polars or Arrow table was the message, with names of people."""
+    """A dataframe is not taken for a path, whose message contained the repr of polars and Arrow tables."""
     frames = {"train": people(0), "holdout": people(1), "reference": people(2), "synthetic": people(3)}
     frames["synthetic"] = frames["synthetic"].drop(columns="name")
     given = {role: LIBRARIES[library](frame) for role, frame in frames.items()}
-    found = prepare_inputs(**given, subject="name", released=[LIBRARIES[library](frames["synthetic"])])
-    expected = prepare_inputs(**frames, subject="name", released=[frames["synthetic"]])
+    found = read_inputs(**given, subject="name", earlier_releases=[LIBRARIES[library](frames["synthetic"])])
+    expected = read_inputs(**frames, subject="name", earlier_releases=[frames["synthetic"]])
     assert found.fingerprints == expected.fingerprints
     assert [c.kind for c in found.schema.columns] == [c.kind for c in expected.schema.columns]
     wrong = frames | {"synthetic": frames["synthetic"].drop(columns="age")}
@@ -76,7 +75,7 @@ def test_every_library_gives_the_same_inputs(library: str) -> None:
 
 
 class Stream:
-    """Offers Arrow, and quotes a cell where it is asked for it."""
+    """Offers Arrow, and raises an error that quotes a cell."""
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         raise RuntimeError(SECRET)
@@ -107,8 +106,8 @@ def test_what_is_no_table_is_named_by_its_type(given: object) -> None:
 def test_the_text_of_a_table_is_no_path_and_one_table_no_list() -> None:
     rows = people(0).to_csv(index=False)
     for given in (rows, rows.replace("\n", ";")):
-        with pytest.raises(InputError, match="a text of [0-9]+ characters is no path") as caught:
+        with pytest.raises(InputError, match="a string of [0-9]+ characters is not the path") as caught:
             evaluate(given, given, given)
         assert SECRET not in str(caught.value)
-    with pytest.raises(InputError, match="earlier releases: give a list"):
-        prepare_inputs(people(0), people(1), people(2), released=people(3))
+    with pytest.raises(InputError, match="earlier releases: expected a list"):
+        read_inputs(people(0), people(1), people(2), earlier_releases=people(3))

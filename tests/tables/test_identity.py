@@ -13,9 +13,10 @@ import pytest
 
 from privacy_assets.errors import ConfigError, InputError
 from privacy_assets.tables.column import row_ids
-from privacy_assets.tables.encoding import EncodedTable, Encoder
-from privacy_assets.tables.fingerprints import file_fingerprint, keyed
-from privacy_assets.tables.schema import ColumnSchema, TableSchema, infer_schema
+from privacy_assets.tables.contract import infer_schema
+from privacy_assets.tables.encoding import EncodedTable, TabularEncoder
+from privacy_assets.tables.fingerprints import file_fingerprint, keyed_fingerprint
+from privacy_assets.tables.schema import ColumnSchema, TableSchema
 from privacy_assets.tables.splitting import assign_sides, split_table
 from privacy_assets.tables.table import Table, joint
 from tests.tables import as_table
@@ -50,7 +51,7 @@ def ids_of(*tables: Table) -> list[np.ndarray]:
 
 
 def texts(*columns: list[str]) -> Table:
-    """A table of categories, named x, y and so on."""
+    """A table of categories, with columns named x, y and so on."""
     names = "xyz"[: len(columns)]
     schema = TableSchema(tuple(ColumnSchema(name, "categorical", False, "object") for name in names))
     frame = pd.DataFrame({name: pd.Series(cells, dtype=object) for name, cells in zip(names, columns, strict=True)})
@@ -110,7 +111,7 @@ def test_counts_places_and_boundaries_matter_to_a_fingerprint() -> None:
 
 
 def test_neither_the_file_nor_the_vocabulary_matters_to_a_fingerprint() -> None:
-    """Tables of one release share their values; which of them a row has is what counts."""
+    """Tables of one release share their values; only the values of the row itself count."""
     whole = pd.DataFrame({"x": [1, 2], "z": [0.0, 1.5]})
     floats = pd.DataFrame({"x": [1.0, 2.0], "z": [-0.0, 1.5]})
     schema = infer_schema(whole)
@@ -123,7 +124,7 @@ def test_neither_the_file_nor_the_vocabulary_matters_to_a_fingerprint() -> None:
 def test_file_and_keyed_fingerprints(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"")
     assert file_fingerprint(tmp_path / "a") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-    assert keyed("f", b"1") != keyed("f", b"2") != "f"
+    assert keyed_fingerprint("f", b"1") != keyed_fingerprint("f", b"2") != "f"
 
 
 # Splitting
@@ -163,7 +164,7 @@ def test_split_is_sticky_across_refreshes_and_dtypes() -> None:
 
 @pytest.mark.parametrize("ids", [pd.Series(range(20)), pd.Series([str(i) for i in range(20)])])
 def test_sides_are_pinned(ids: pd.Series) -> None:
-    """A change of the hash would move people between sides of tables that are already published."""
+    """Another hash would move people between sides of tables that are already published."""
     assert "".join(side[0] for side in assign_sides(ids, KEY)) == "tthttrhhthhrttthtrtt"
 
 
@@ -189,11 +190,11 @@ def test_split_errors_name_place_and_no_value() -> None:
     unnamed, zero = {"train": 0.5, "holdout": 0.3, "test": 0.2}, {"train": 1.0, "holdout": 0.0}
     for shares, told in (
         ({"train": 1.0}, "name train and holdout, and holdout is missing"),
-        ({"train": 0.9, "holdout": 0.2}, "sum to 1, and they sum to 1.1"),
+        ({"train": 0.9, "holdout": 0.2}, "sum to 1, but sum to 1.1"),
         (unnamed, "name train, holdout and reference only, not 'test'"),
-        (zero, "be positive, and that of holdout is not"),
+        (zero, "be positive, but that of holdout is not"),
     ):
-        with pytest.raises(ConfigError, match=f"shares must {told}. For example: shares: .train: 0.5, holdout: 0.3"):
+        with pytest.raises(ConfigError, match=f"shares must {told}. For example: split: .train: 0.5, holdout: 0.3"):
             split_table(frame, "id", KEY, shares)
 
 
@@ -211,7 +212,7 @@ def word(value: object, known: tuple[object, ...]) -> object:
     return "missing" if pd.isna(value) else value if value in known else "unseen"
 
 
-def brute_force(a: pd.Series, b: pd.Series, encoder: Encoder) -> float:
+def brute_force(a: pd.Series, b: pd.Series, encoder: TabularEncoder) -> float:
     """Squared distance of two rows by its definition, one column at a time."""
     total = 0.0
     for number in encoder.numbers:
@@ -226,12 +227,14 @@ def test_distances_of_dense_rows_are_those_of_the_definition_in_all_columns_and_
     strange = mixed(20, seed=5)
     strange.loc[0, "word"] = "unseen"
     real, other = canonical(mixed(30)), canonical(strange)
-    encoder = Encoder.fit([real], SCHEMA, others=[other])
+    encoder = TabularEncoder.fit([real], SCHEMA, others=[other])
     rows, others = real.frame(), other.frame()
     assert set(encoder.places) == set(SCHEMA.names)
     whole = sorted(place for places in encoder.places.values() for place in places)
     for names, places in ((SCHEMA.names, whole), *(([name], own) for name, own in encoder.places.items())):
-        own = Encoder(*(tuple(x for x in part if x.name in names) for part in (encoder.numbers, encoder.categories)))
+        own = TabularEncoder(
+            *(tuple(x for x in part if x.name in names) for part in (encoder.numbers, encoder.categories))
+        )
         left, right = (encoder.transform(table).pick(places) for table in (real, other))
         dense = ((left.dense[:, None, :] - right.dense[None]) ** 2).sum(axis=2)
         for i, j in itertools.product(range(0, 30, len(SCHEMA.names) - len(names) + 1), range(20)):
@@ -240,15 +243,15 @@ def test_distances_of_dense_rows_are_those_of_the_definition_in_all_columns_and_
 
 def test_the_order_of_rows_and_frames_does_not_matter() -> None:
     first, second = canonical(mixed(40)), canonical(mixed(40, seed=2))
-    a = Encoder.fit([first, second], SCHEMA)
-    b = Encoder.fit([second.take(np.random.default_rng(0).permutation(40)), first], SCHEMA)
-    assert a == b == Encoder.from_json(json.loads(json.dumps(a.to_json())))
+    a = TabularEncoder.fit([first, second], SCHEMA)
+    b = TabularEncoder.fit([second.take(np.random.default_rng(0).permutation(40)), first], SCHEMA)
+    assert a == b == TabularEncoder.from_json(json.loads(json.dumps(a.to_json())))
 
 
 def test_unseen_missing_constant_and_huge_values() -> None:
     real = pd.DataFrame({"c": ["a", "b", None], "k": [5.0, 5.0, 5.0], "x": [0.0, 1.0, 2.0], "b": [True, False, None]})
     schema = infer_schema(real)
-    encoder = Encoder.fit([as_table(real, schema)], schema)
+    encoder = TabularEncoder.fit([as_table(real, schema)], schema)
     others = pd.DataFrame(
         {"c": ["new", None, "a"], "k": [9.0, 5, 5], "x": [1e300, -1e300, 1.0], "b": [None, True, None]}
     )
@@ -267,7 +270,7 @@ def test_outliers_do_not_flatten_their_column_and_extreme_scales_work() -> None:
     schema = infer_schema(pd.DataFrame({"x": values}))
 
     def scale(column: np.ndarray) -> float:
-        return Encoder.fit([as_table(pd.DataFrame({"x": column}), schema)], schema).numbers[0].scale
+        return TabularEncoder.fit([as_table(pd.DataFrame({"x": column}), schema)], schema).numbers[0].scale
 
     assert scale(np.append(values, [1e9, 2e9])) == pytest.approx(scale(values), rel=0.01)
     for size in (1e-300, 1e300):

@@ -1,4 +1,4 @@
-"""The precision of columns: found from all real rows, kept by every synthetic one."""
+"""The precision of columns: determined from all real rows, applied to every synthetic one."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privacy_assets.evaluation import joint_schema, prepare_inputs
+from privacy_assets.evaluation.evaluate import joint_schema, read_inputs
+from privacy_assets.tables.contract import infer_schema
 from privacy_assets.tables.precision import decimals_of, round_decimals, round_to_multiple
-from privacy_assets.tables.schema import Kind, infer_schema
+from privacy_assets.tables.schema import Kind
 from privacy_assets.tables.table import Table
 
 WHOLE = st.integers(-(2**63), 2**63 - 1)
@@ -47,7 +48,7 @@ def found(values: Any, kind: Kind | None = None) -> object:
         (pd.to_datetime(["2024-01-01 05:00", "2024-01-02 00:00"]), "hour"),
         (pd.to_datetime(["2024-01-01 05:30", "1913-01-02 00:00"]), "minute"),
         (pd.to_datetime(["2024-01-01 05:30:01.000001"]), "microsecond"),
-        (pd.to_datetime(["2024-06-01"]).tz_localize("Europe/Berlin"), "hour"),  # of the same moment in UTC
+        (pd.to_datetime(["2024-06-01"]).tz_localize("Europe/Berlin"), "hour"),  # equal to the same moment in UTC
         ([pd.Timestamp("2024-01-01").date()], "day"),
     ],
 )
@@ -58,7 +59,7 @@ def test_the_coarsest_precision_that_changes_no_value(values: Any, precision: ob
     real = Table.of(frame, schema, where="t")
     rounded = Table.of(frame, schema, where="t", synthetic=True)
     pd.testing.assert_frame_equal(rounded.frame(), real.frame(), check_exact=True)
-    pd.testing.assert_frame_equal(rounded.restored(), real.restored())
+    pd.testing.assert_frame_equal(rounded.to_published_frame(), real.to_published_frame())
 
 
 def test_of_declared_kinds() -> None:
@@ -70,7 +71,7 @@ def test_of_declared_kinds() -> None:
 
 
 def synthetic(real: Any, made: Any) -> list[Any]:
-    """What a user made, and what a generator did, are rounded alike."""
+    """Rows of a user's table and of a generator are rounded equally."""
     schema, frame = infer_schema(pd.DataFrame({"x": real})), pd.DataFrame({"x": made})
     given = Table.of(frame, schema, where="t", synthetic=True).frame()
     pd.testing.assert_frame_equal(Table.of(frame, schema, where="t").as_synthetic(schema, where="t").frame(), given)
@@ -96,15 +97,15 @@ def test_what_is_missing_stays_missing_and_zero_has_no_sign() -> None:
 
 
 def test_short_floats_are_rounded_as_what_they_are() -> None:
-    """A synthetic 0.1 that was written as text is the very 0.1 of a float32 column, or no copy would be found."""
+    """A synthetic 0.1 that was written as text equals the 0.1 of a float32 column; otherwise no copy would be found."""
     real = pd.array([0.1, 16.3], dtype="float32")
     assert synthetic(real, [0.1, 16.3, 16.26]) == [float(np.float32(x)) for x in (0.1, 16.3, 16.3)]
     assert synthetic(pd.array([1 / 3, 0.5], dtype="float32"), [1 / 3]) == [float(np.float32(1 / 3))]
-    assert synthetic(real, [1e300]) == [1e300]  # it does not fit, which is found when it is written
+    assert synthetic(real, [1e300]) == [1e300]  # it does not fit, which the writer detects
 
 
 def test_the_largest_whole_numbers_do_not_overflow() -> None:
-    top = 2**63 - 1024  # the largest that is taken
+    top = 2**63 - 1024  # the largest accepted value
     assert synthetic([10, 20], [top, -top]) == [top // 10 * 10, -(top // 10) * 10]
     assert synthetic([2**53, 2**53 + 1], [2**53 + 1]) == [2**53 + 1]
 
@@ -150,6 +151,6 @@ def test_what_is_scored_is_rounded_and_real_rows_are_not() -> None:
     rng = np.random.default_rng(0)
     real = [pd.DataFrame({"x": rng.normal(size=50).round(1)}) for _ in range(2)]
     made = pd.DataFrame({"x": rng.normal(size=50)})
-    inputs = prepare_inputs(*real, made)
+    inputs = read_inputs(*real, made)
     np.testing.assert_array_equal(inputs.synthetic["x"].cells, made["x"].round(1) + 0.0)
     np.testing.assert_array_equal(inputs.train["x"].cells, real[0]["x"])

@@ -1,8 +1,11 @@
-"""Roles of columns: which are open, what may stand in the others, and what an owner can declare."""
+"""Roles of columns: which are open, the values that the others may hold, and the declarations of an owner."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,9 +14,10 @@ import pytest
 
 from privacy_assets import evaluate
 from privacy_assets.errors import ConfigError, InputError
-from privacy_assets.evaluation import prepare_inputs
+from privacy_assets.evaluation.evaluate import read_inputs
 from privacy_assets.generators import build_generator
 from privacy_assets.tables.demo import load_patients
+from privacy_assets.tables.fingerprints import keyed_fingerprint
 from privacy_assets.tables.roles import NOTHING, Declared, foreign_cells, with_roles
 from privacy_assets.tables.schema import TableSchema
 from privacy_assets.tables.table import Table
@@ -25,10 +29,10 @@ X = RNG.normal(size=N)
 
 def roles(frame: pd.DataFrame, subject: str | None = None, **declared: Any) -> dict[str, str | None]:
     kinds = declared.pop("kinds", None)
-    given = Declared.of(declared.get("drop"), declared.get("generated"), declared.get("domains"))
+    given = Declared.of(declared.get("drop"), declared.get("new_values"), declared.get("allowed_values"))
     given.check(list(frame.columns))
     people = None if subject is None else pd.factorize(frame[subject])[0]
-    left = given.left(frame if subject is None else frame.drop(columns=subject))
+    left = given.without_dropped(frame if subject is None else frame.drop(columns=subject))
     schema = in_roles(Table.read(left, kinds=kinds), people, given, kinds)
     return {column.name: column.role for column in schema.columns}
 
@@ -39,7 +43,7 @@ def in_roles(
     return with_roles(table.schema, [table], people, declared, kinds, where="source")
 
 
-ALONE, KEY = "nearly every value belongs to one person", "whole numbers that are given out like a key"
+ALONE, KEY = "nearly every value belongs to one person", "integers that look like a key"
 PAIN = "patient {} has pain in her left knee, and more"
 OPEN: dict[str, tuple[str, Any]] = {
     "claim": (ALONE, [f"CLM-{i:06d}" for i in range(N)]),
@@ -47,7 +51,7 @@ OPEN: dict[str, tuple[str, Any]] = {
     "two_thirds_alone": (ALONE, [f"name{i}" if i % 3 else f"city{i % 12}" for i in range(N)]),
     "code_or_filler": (ALONE, [f"C{i:07d}" if i % 5 < 2 else "unknown" for i in range(N)]),
     "some_notes": ("free text", [f"code{i % 12}" if i % 5 else PAIN.format(i) for i in range(N)]),
-    "four_rows_each": ("codes that no more than a few rows share", np.repeat([f"name{i}" for i in range(N // 4)], 4)),
+    "four_rows_each": ("codes that only a few rows share", np.repeat([f"name{i}" for i in range(N // 4)], 4)),
     "row_number": (KEY, RNG.permutation(N) + 100),
     "numbers_with_gaps": (KEY, RNG.choice(30_000, N, replace=False)),
     "six_digits_twice": (KEY, np.repeat(RNG.choice(np.arange(10**5, 10**6), N // 2, replace=False), 2)),
@@ -68,14 +72,14 @@ def test_an_open_column_is_refused_by_name_and_without_a_value(name: str) -> Non
     reason, values = OPEN[name]
     frame = pd.DataFrame({"x": X, name: values})
     with pytest.raises(
-        InputError, match=rf"belongs to single people.*'{name}' \({reason}.*drop: \[{name}\]"
+        InputError, match=rf"values of individual people.*'{name}' \({reason}.*drop: \[{name}\]"
     ) as refused:
         roles(frame)
     told = str(refused.value)
-    assert "generated" in told and "kinds" in told
+    assert "new_values" in told and "kinds" in told
     assert not any(str(value) in told for value in frame[name].unique() if any(c.isdigit() for c in str(value)[3:]))
     assert roles(frame, drop=[name]) == {"x": "number"}
-    assert roles(frame, generated={name: "made up"})[name] == "generated"
+    assert roles(frame, new_values={name: "made up"})[name] == "generated"
 
 
 CLOSED_OR_NUMBER = {
@@ -114,7 +118,20 @@ def test_a_name_on_all_rows_of_its_person_is_still_that_persons() -> None:
     people = pd.DataFrame({"pid": np.repeat(np.arange(40), 4), "name": np.repeat([f"n{i}" for i in range(40)], 4)})
     with pytest.raises(InputError, match="'name'"):
         roles(people, "pid")
-    assert roles(people) == {"pid": "number", "name": "closed"}  # as far as anybody can tell without the subject
+    assert roles(people) == {"pid": "number", "name": "closed"}  # the best guess without the subject column
+
+
+def test_domains_are_stated_as_counts_and_keyed_digests() -> None:
+    def stated(key: bytes, **allowed_values: list[object]) -> dict[str, object]:
+        return Declared.of(None, None, allowed_values).stated(partial(keyed_fingerprint, key=key))["allowed_values"]
+
+    first = stated(b"a", region=["north", "south", 3], ward=["x"])
+    assert [one["values"] for one in first.values()] == [3, 1] and "north" not in str(first)
+    assert first == stated(b"a", region=[3, "south", "north"], ward=["x"]) != stated(b"b", region=["north", "south", 3])
+    assert first["region"] != stated(b"a", region=["north", "south", "3"])["region"]
+    assert first["ward"] != stated(b"a", other=["x"])["other"]
+    text = json.dumps(["ward", ['"x"']])
+    assert hashlib.sha256(text.encode()).hexdigest() != first["ward"]["digest"] == keyed_fingerprint(text, b"a")
 
 
 def test_what_was_declared_a_measure_is_one_and_a_text_is_none() -> None:
@@ -122,10 +139,10 @@ def test_what_was_declared_a_measure_is_one_and_a_text_is_none() -> None:
     assert roles(frame, kinds={"size": "integer"}, drop=["code"]) == {"size": "number"}
     with pytest.raises(InputError, match="'code'"):
         roles(frame, kinds={"size": "integer", "code": "categorical"})
-    listed = [*OPEN["claim"][1], "ZZZ"]  # a public list holds all values
-    assert roles(frame[["code"]], domains={"code": listed}) == {"code": "closed"}
+    listed = [*OPEN["claim"][1], "ZZZ"]  # a public list contains all values
+    assert roles(frame[["code"]], allowed_values={"code": listed}) == {"code": "closed"}
     with pytest.raises(InputError, match="'code'"):
-        roles(frame[["code"]], domains={"code": listed[1:]})
+        roles(frame[["code"]], allowed_values={"code": listed[1:]})
 
 
 @pytest.mark.parametrize(
@@ -133,12 +150,12 @@ def test_what_was_declared_a_measure_is_one_and_a_text_is_none() -> None:
     [
         ({"drop": "x"}, "list of column names"),
         ({"drop": ["regoin"]}, "Did you mean 'region'"),
-        ({"generated": {"regoin": "made up"}}, "Did you mean 'region'"),
-        ({"domains": {"regoin": ["a"]}}, "Did you mean 'region'"),
-        ({"generated": {"region": " "}}, "no reason"),
-        ({"generated": ["region"]}, "column: reason"),
-        ({"domains": {"region": "north"}}, "list of texts or numbers"),
-        ({"drop": ["region"], "generated": {"region": "made up"}}, "named twice"),
+        ({"new_values": {"regoin": "made up"}}, "Did you mean 'region'"),
+        ({"allowed_values": {"regoin": ["a"]}}, "Did you mean 'region'"),
+        ({"new_values": {"region": " "}}, "no reason"),
+        ({"new_values": ["region"]}, "column: reason"),
+        ({"allowed_values": {"region": "north"}}, "list of strings or numbers"),
+        ({"drop": ["region"], "new_values": {"region": "made up"}}, "named twice"),
     ],
 )
 def test_what_cannot_be_declared_is_told(declared: dict[str, Any], told: str) -> None:
@@ -149,14 +166,14 @@ def test_what_cannot_be_declared_is_told(declared: dict[str, Any], told: str) ->
 def test_evaluate_refuses_the_same_columns_and_sets_generated_ones_apart() -> None:
     frame = pd.DataFrame({"id": [f"K{i}" for i in range(600)], "x": X[:600], "e": ["a@b.example"] * 600})
     parts = [frame.iloc[start::2].reset_index(drop=True) for start in (0, 1)]
-    with pytest.raises(InputError, match="2 columns hold.*'id'.*'e' \\(e-mail addresses\\)"):
+    with pytest.raises(InputError, match="2 columns contain.*'id'.*'e' \\(e-mail addresses\\)"):
         evaluate(*parts, parts[0], metrics="value_disclosure")
     with pytest.raises(ConfigError, match="is the subject"):
-        evaluate(*parts, parts[0], subject="id", generated={"id": "made up"})
+        evaluate(*parts, parts[0], subject="id", new_values={"id": "made up"})
     report = evaluate(*parts, parts[0], metrics="value_disclosure", drop=["id", "e"], embedder=False)
     assert report.verdict == "pass" and report.tables["synthetic"]["columns"] == 1
-    given = Declared(drop=("e",), generated={"id": "made up"})
-    inputs, other = (prepare_inputs(*parts, made, declared=given) for made in (parts[0], parts[0].assign(id="new")))
+    given = Declared(drop=("e",), new_values={"id": "made up"})
+    inputs, other = (read_inputs(*parts, made, declared=given) for made in (parts[0], parts[0].assign(id="new")))
     assert inputs.schema.names == list(inputs.train.columns) == ["x"]
     assert {role: list(own.columns) for role, own in inputs.generated.items()} == dict.fromkeys(inputs.tables, ["id"])
     assert other.fingerprints["synthetic"] != inputs.fingerprints["synthetic"]
@@ -188,8 +205,8 @@ def test_noise_paid_for_by_a_budget_stays_so_where_the_few_values_are_public() -
     table = Table.read(pd.DataFrame({"level": np.arange(N) % 3 * 2.5, "x": X}))
     schema = in_roles(table)
     given = {"bounds": {"level": [0, 10], "x": [-5, 5]}}
-    public = TableSchema((replace(schema["level"], domain=(0, 2.5, 5, 10)), schema["x"]))
-    read, known = (build_generator("privbayes", given).fit(table.under(one), seed=0) for one in (schema, public))
+    public = TableSchema((replace(schema["level"], allowed_values=(0, 2.5, 5, 10)), schema["x"]))
+    read, known = (build_generator("privbayes", given).fit(table.with_schema(one), seed=0) for one in (schema, public))
     assert set(read.sample(500, seed=0).frame()["level"]) <= {0, 2.5, 5} and read.privacy.outside_guarantee == (
         "few values of level",
     )

@@ -1,4 +1,4 @@
-"""Tables in files, read whole or a column at a time and held in mapped blocks: the statistics are those of frames."""
+"""Tables in files, read whole or by column and mapped into memory: their statistics equal those of frames."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ import pytest
 
 from privacy_assets import evaluate
 from privacy_assets.errors import InputError
-from privacy_assets.evaluation import prepare_inputs
-from privacy_assets.tables import memory_mapping
+from privacy_assets.evaluation.evaluate import read_inputs
+from privacy_assets.tables import arrays
+from privacy_assets.tables.arrays import mapped, mapped_concatenate, mapped_empty, mapped_take
+from privacy_assets.tables.contract import infer_schema
 from privacy_assets.tables.files import table_files
-from privacy_assets.tables.memory_mapping import mapped, mapped_concatenate, mapped_empty, mapped_take
 from privacy_assets.tables.reading import read_table
-from privacy_assets.tables.schema import infer_schema
 from privacy_assets.tables.stored import StoredTable, open_table
 from privacy_assets.tables.table import Table, joint
 from privacy_assets.tables.writing import parquet_bytes
@@ -66,7 +66,7 @@ def tables() -> dict[str, pd.DataFrame]:
 
 
 def write(frame: pd.DataFrame, folder: Path) -> str:
-    """Two files of row groups of 7 rows each, one of them with dictionary-typed texts."""
+    """Write two files of row groups of 7 rows each, one of them with dictionary-encoded strings."""
     folder.mkdir()
     half = len(frame) // 2
     frame[:half].to_parquet(folder / "a.parquet", row_group_size=7, index=False)
@@ -77,11 +77,11 @@ def write(frame: pd.DataFrame, folder: Path) -> str:
 
 @pytest.fixture
 def in_tiny_blocks(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """From the call on every array is mapped, copied a few rows at a time."""
+    """From now on, map every array, and copy a few rows at a time."""
 
     def begin() -> None:
-        monkeypatch.setattr(memory_mapping, "LARGE", 1)
-        monkeypatch.setattr(memory_mapping, "_ROWS", 5)
+        monkeypatch.setattr(arrays, "LARGE", 1)
+        monkeypatch.setattr(arrays, "_ROWS", 5)
 
     return begin
 
@@ -91,17 +91,17 @@ def plain(inputs: Any) -> list[Any]:
     for role in inputs.tables:
         encoded = inputs.encoded(role)
         parts += [array.tolist() for array in (inputs.row_ids[role], encoded.numeric, encoded.codes)]
-        parts.append(inputs.tables[role].restored().astype(str).to_dict())
+        parts.append(inputs.tables[role].to_published_frame().astype(str).to_dict())
     return [*parts, {role: codes.tolist() for role, codes in inputs.subjects.items()}]
 
 
 def test_files_in_row_groups_give_the_inputs_of_frames(tmp_path: Path, in_tiny_blocks: Callable[[], None]) -> None:
     paths = {role: write(frame, tmp_path / role) for role, frame in tables().items()}
     direct = {role: read_table(path) for role, path in paths.items()}
-    expected = plain(prepare_inputs(**direct, subject="person"))
+    expected = plain(read_inputs(**direct, subject="person"))
     in_tiny_blocks()
-    assert plain(prepare_inputs(**paths, subject="person")) == expected
-    assert plain(prepare_inputs(**{**paths, "holdout": direct["holdout"]}, subject="person")) == expected
+    assert plain(read_inputs(**paths, subject="person")) == expected
+    assert plain(read_inputs(**{**paths, "holdout": direct["holdout"]}, subject="person")) == expected
 
 
 @pytest.mark.slow
@@ -181,7 +181,7 @@ def sample() -> pd.DataFrame:
 
 def test_csv_and_parquet_hold_the_same_table(tmp_path: Path) -> None:
     sample().to_csv(tmp_path / "t.csv", index=False)
-    sample().sample(3, random_state=1).sort_values("n").to_parquet(tmp_path / "t.parquet")  # its index is nobody's
+    sample().sample(3, random_state=1).sort_values("n").to_parquet(tmp_path / "t.parquet")  # its index is not a column
     for name in ("t.csv", "t.parquet"):
         found = Table.read(tmp_path / name)
         assert found.fingerprint == Table.read(sample()).fingerprint
@@ -208,7 +208,7 @@ def test_words_for_missing_in_csv(tmp_path: Path, word: str) -> None:
 
 
 def test_large_columns_are_mapped_and_all_operations_keep_them_so(in_tiny_blocks: Callable[[], None]) -> None:
-    """What is read, joined, or taken lies in files that the system can write out."""
+    """Arrays that are read, joined or taken are in files, so the system can page them out."""
     in_tiny_blocks()
     frame = table(60, 1, person=False)
     read = Table.read(frame)
@@ -243,7 +243,7 @@ def test_blocks_are_arrays(in_tiny_blocks: Callable[[], None], monkeypatch: pyte
     def full(*_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(memory_mapping, "_reserve", full)
+    monkeypatch.setattr(arrays, "_reserve", full)
     with pytest.raises(InputError, match=r"no room for 400 bytes.*TMPDIR"):
         mapped_empty(100, np.int32)
 
@@ -251,7 +251,7 @@ def test_blocks_are_arrays(in_tiny_blocks: Callable[[], None], monkeypatch: pyte
 _LIMITED = """
 import resource
 import numpy as np
-from privacy_assets.tables.memory_mapping import mapped_empty
+from privacy_assets.tables.arrays import mapped_empty
 resource.setrlimit(resource.RLIMIT_DATA, (1 << 30, 1 << 30))
 parts = [mapped_empty(1 << 27, np.int64) for _ in range(4)]  # 4 GiB of arrays in a process of 1 GiB
 parts[0][:1000] = 7

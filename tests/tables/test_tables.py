@@ -15,7 +15,8 @@ from pandas.testing import assert_frame_equal
 
 from privacy_assets.errors import ConfigError, InputError
 from privacy_assets.tables.column import Column, of_one_vocabulary, ranked, stacked
-from privacy_assets.tables.schema import ColumnSchema, Kind, TableSchema, infer_schema
+from privacy_assets.tables.contract import infer_schema
+from privacy_assets.tables.schema import ColumnSchema, Kind, TableSchema
 from privacy_assets.tables.table import Table, joint
 
 SECRET = "Zebulon-77123"
@@ -36,7 +37,7 @@ def table_of(values: object, kind: Kind, dtype: str = "object") -> Table:
     return Table.of(pd.DataFrame({"x": values}), schema_of(kind, dtype), where="synthetic", smallest=0)
 
 
-# Columns that come back in the very dtype that they had, and others whose kind is known.
+# Columns whose dtype is restored exactly, and others whose kind is inferred.
 THERE_AND_BACK: list[tuple[object, Kind]] = [
     (pd.Series([1, 200], dtype="uint8"), "integer"),
     (pd.Series([1, None], dtype="Int16"), "integer"),
@@ -81,7 +82,7 @@ def test_every_dtype_has_a_kind_and_comes_back(values: object, kind: Kind, comes
     assert (schema["x"].kind, schema["x"].dtype) == (kind, str(frame["x"].dtype))
     assert schema["x"].nullable == frame["x"].isna().any()
     if comes_back:
-        assert_frame_equal(Table.of(frame, schema, where="t").restored(), frame)
+        assert_frame_equal(Table.of(frame, schema, where="t").to_published_frame(), frame)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +118,7 @@ def test_overrides_win_and_are_checked_and_a_schema_survives_json() -> None:
         (pd.DataFrame(), "no columns"),
         (pd.DataFrame({"a": []}), "0 rows"),
         (pd.DataFrame({1: [1]}), "the name of column 0 is a int, not text"),
-        (pd.DataFrame([[1, 2]], columns=["a", "a"]), "the name of column 1 stands twice"),
+        (pd.DataFrame([[1, 2]], columns=["a", "a"]), "the name of column 1 occurs twice"),
     ],
 )
 def test_malformed_tables(frame: pd.DataFrame, message: str) -> None:
@@ -138,14 +139,14 @@ def test_malformed_tables(frame: pd.DataFrame, message: str) -> None:
         (pd.Categorical([1, 2.0, None]), "categorical", ["1", "2", None]),
         ([1.0, 2.5, np.nan], "categorical", ["1", "2.5", None]),
         (objects(1, True, 1.0, "1", None, np.nan), "categorical", ["1", "True", "1", "1", None, None]),
-        (objects("1", 1.0, True, 1), "categorical", ["1", "1", "True", "1"]),  # whichever row comes first
+        (objects("1", 1.0, True, 1), "categorical", ["1", "1", "True", "1"]),  # in any order of rows
         (objects(dt.date(2020, 2, 29), "2020-02-29T00:00+00:00", None), "datetime", [DAY, DAY, None]),
         (pd.to_datetime(["2020-02-29 09:00"]).tz_localize("Asia/Tokyo"), "datetime", [DAY]),
         (pd.Categorical(["1678-01-01"]), "datetime", [pd.Timestamp("1678-01-01")]),
     ],
 )
 def test_canonical_values(values: object, kind: Kind, expected: list[object]) -> None:
-    """A second reading changes nothing, and the index of what was given is gone."""
+    """A second reading does not change them, and the original index is dropped."""
     table = table_of(values, kind)
     once = table.frame()
     series = once["x"]
@@ -160,7 +161,7 @@ def test_canonical_values(values: object, kind: Kind, expected: list[object]) ->
     ("values", "kind", "row", "told"),
     [
         (objects(1, SECRET), "numeric", 1, "a value is not a number"),
-        (objects(1, SECRET), "integer", 1, "a value is not a whole number"),
+        (objects(1, SECRET), "integer", 1, "a value is not an integer"),
         (objects(True, SECRET), "boolean", 1, "a value is not true or false"),
         (objects("2020-01-01", SECRET), "datetime", 1, "a value is not a date or time"),
         (objects("a", [SECRET]), "categorical", 1, "a list is not a category"),
@@ -171,7 +172,7 @@ def test_canonical_values(values: object, kind: Kind, expected: list[object]) ->
         ([1j], "numeric", 0, "a value is not a number"),
         ([1.0, np.inf], "numeric", 1, "a value is infinite"),
         (objects("1", "-inf"), "integer", 1, "a value is infinite"),
-        ([1.0, 7712.3], "integer", 1, "a value is not a whole number"),
+        ([1.0, 7712.3], "integer", 1, "a value is not an integer"),
         (objects(1, 2**70), "integer", 1, "does not fit 64 bits"),
         (pd.Series([1, 2**63], dtype="uint64"), "integer", 1, "does not fit 64 bits"),
         (pd.period_range("2020", periods=1, freq="Y"), "datetime", 0, "a value is not a date or time"),
@@ -186,7 +187,7 @@ def test_values_that_do_not_convert(values: object, kind: Kind, row: int, told: 
 @pytest.mark.parametrize(("dtype", "becomes"), [("int8", "Int8"), ("uint16", "UInt16"), ("bool", "boolean")])
 def test_a_missing_value_makes_the_dtype_nullable(dtype: str, becomes: str) -> None:
     kind: Kind = "boolean" if dtype == "bool" else "integer"
-    assert str(table_of(objects(1, None), kind, dtype).restored()["x"].dtype) == becomes
+    assert str(table_of(objects(1, None), kind, dtype).to_published_frame()["x"].dtype) == becomes
 
 
 @pytest.mark.parametrize(
@@ -203,14 +204,14 @@ def test_a_missing_value_makes_the_dtype_nullable(dtype: str, becomes: str) -> N
 )
 def test_restore_never_changes_a_value_without_a_word(values: list[object], kind: Kind, dtype: str) -> None:
     with pytest.raises(InputError, match=rf"column 'x'.*does not fit the dtype {dtype}") as caught:
-        table_of(values, kind, dtype).restored()
+        table_of(values, kind, dtype).to_published_frame()
     assert SECRET not in str(caught.value)
 
 
 @pytest.mark.parametrize("dtype", ["int64", "float64", "category", "str"])
 def test_codes_declared_as_categories_come_back_as_codes(dtype: str) -> None:
     frame = pd.DataFrame({"x": pd.Series([3, 1, 3]).astype(dtype)})
-    again = Table.of(frame, infer_schema(frame, {"x": "categorical"}), where="t").restored()
+    again = Table.of(frame, infer_schema(frame, {"x": "categorical"}), where="t").to_published_frame()
     assert str(again["x"].dtype) == dtype
     assert [int(float(value)) for value in again["x"]] == [3, 1, 3]
 
@@ -239,7 +240,7 @@ def test_a_column_of_each_kind(kind: Kind) -> None:
     assert own.objects() == cells and own.missing.tolist() == [False, True, False, False]
     assert own.take(np.array([3, 1])).objects() == [cells[3], None]
     assert own.take(own.missing).objects() == [None] and own.take(slice(2)).objects() == cells[:2]
-    assert own.at(np.array([-1, 2])).objects() == [None, cells[2]]
+    assert own.take_or_missing(np.array([-1, 2])).objects() == [None, cells[2]]
     assert own.present().objects() == [cells[0], cells[2], cells[3]]
     assert own.distinct().objects() == [cells[2], cells[0]]
     others = column(kind, [None, cells[2], cells[2], None])
@@ -301,7 +302,8 @@ def test_rows_and_columns_are_taken_and_stacked() -> None:
     assert_frame_equal(alike["one"].frame(), frame)
     assert_frame_equal(alike["two"].frame(), other.frame())
     empty, none = table.take(slice(0)), table.select([])
-    assert len(empty) == 0 and list(empty.restored()) == list(CELLS) and empty.fingerprint != table.fingerprint
+    assert len(empty) == 0 and list(empty.to_published_frame()) == list(CELLS)
+    assert empty.fingerprint != table.fingerprint
     assert len(none) == 4 and none.frame().shape == (4, 0) and none.take(slice(2)).frame().shape == (2, 0)
 
 
@@ -310,7 +312,7 @@ def test_neither_what_was_given_nor_what_is_handed_out_changes_a_table() -> None
     frame = frame.assign(day=pd.to_datetime(["2020-02-29", "1999-01-01"]).astype("datetime64[us]"))
     table = Table.of(frame, infer_schema(frame), where="t")
     before = table.frame().copy(deep=True)
-    for one in (frame, table.frame(), table.restored()):
+    for one in (frame, table.frame(), table.to_published_frame()):
         for name in one:
             one.loc[0, name] = one.loc[1, name]
         assert_frame_equal(table.frame(), before)
@@ -327,14 +329,17 @@ YEAR_9999 = np.array(["9999-12-31"] * 4, dtype="datetime64[us]").view(np.int64)
     ("table", "message"),
     [
         (spoiled("numeric", np.array([0.5, np.inf, 1.0, np.nan])), "column 'numeric', row 1: a value is infinite"),
-        (spoiled("datetime", YEAR_9999), "column 'datetime', row 0: a date lies outside of the years 1678 to 2261"),
+        (spoiled("datetime", YEAR_9999), "column 'datetime', row 0: a date is outside of the years 1678 to 2261"),
         (whole_table().select(list(CELLS)[1:]), "column 'numeric': the column is missing"),
-        (whole_table().with_columns(replace(column("numeric"), name="integer")), "column 'integer': the column is of"),
-        (whole_table().with_columns(replace(column("numeric"), name="more")), "1 columns do not stand in the schema"),
+        (
+            whole_table().with_columns(replace(column("numeric"), name="integer")),
+            "column 'integer': the column has another kind",
+        ),
+        (whole_table().with_columns(replace(column("numeric"), name="more")), "1 columns are not in the schema"),
     ],
 )
 def test_what_a_generator_may_not_make(table: Table, message: str) -> None:
-    """Nor what a user gives under a schema, where columns are looked at in the same way."""
+    """A user's table with a schema is checked in the same way."""
     schema = whole_table().schema
     with pytest.raises(InputError, match=f"made.*{message}"):
         table.as_synthetic(schema, where="made")

@@ -1,4 +1,4 @@
-"""Files that are not what they should be: each has an error of its own, with line or row and the way out."""
+"""Invalid files: each has its own error, with the line or row and a fix."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import pandas as pd
 import pytest
 
 from privacy_assets.errors import ConfigError, InputError
-from privacy_assets.evaluation import prepare_inputs
-from privacy_assets.policy import Policy
-from privacy_assets.storage.objects import location
+from privacy_assets.evaluation.evaluate import read_inputs
+from privacy_assets.infra.objects import location
+from privacy_assets.metrics.policies import load_policy
+from privacy_assets.tables.contract import infer_schema
 from privacy_assets.tables.reading import read_table
-from privacy_assets.tables.schema import infer_schema
 from privacy_assets.tables.stored import open_table
 
 SECRET = "Zebulon-77123"
 
 
 def refused(path: Path, message: str) -> InputError:
-    """The one error of reading ``path`` whole and of opening it: it stands alone and tells no cell."""
+    """Read and open ``path``; return the one error, which has no cause or context and quotes no cell."""
     for read in (open_table, read_table):
         with pytest.raises(InputError, match=message) as caught:
             read(path)
@@ -50,7 +50,7 @@ def refused(path: Path, message: str) -> InputError:
         (f"a;b\n1;2\n3;{SECRET}\n", None, "its columns are separated by semicolons.*save it with commas"),
         (f"a;b\n1,5;2\n3,5;{SECRET}\n", None, "its columns are separated by semicolons.*points in decimals"),
         (f"a\tb\n1\t2\n3\t{SECRET}\n", None, "its columns are separated by tabs"),
-        (f"{SECRET},1,{SECRET}\nx,2,y\n", None, "line 1 names columns 0 and 2 alike.*if line 1 is a row"),
+        (f"{SECRET},1,{SECRET}\nx,2,y\n", None, "line 1 gives columns 0 and 2 the same name.*if line 1 is a row"),
     ],
 )
 def test_a_csv_file_is_wrong_in_a_line(tmp_path: Path, content: str | bytes, row: int | None, message: str) -> None:
@@ -104,16 +104,16 @@ def numbers(stray: object, row: int) -> pd.DataFrame:
 
 
 def test_a_text_among_numbers_is_told_by_its_row(tmp_path: Path) -> None:
-    """It was accepted, as a column of categories that hold every number."""
+    """Earlier versions accepted it as a column of categories."""
     numbers(SECRET, 17).to_csv(tmp_path / "people.csv", index=False)
     for frame in (read_table(tmp_path / "people.csv"), numbers(SECRET, 17)):
-        with pytest.raises(InputError, match=r"people, column 'age', row 17: a text stands among numbers, in 1 of 200"):
+        with pytest.raises(InputError, match=r"people, column 'age', row 17: 1 of 200 rows contain strings"):
             infer_schema(frame, where="people")
         assert infer_schema(frame, {"age": "categorical"})["age"].kind == "categorical"
     plain = numbers(30, 17).astype({"age": int})
     for tables in ((numbers(SECRET, 17), plain), (plain, numbers(SECRET, 17))):
         with pytest.raises(InputError, match="column 'age', row 17: ") as caught:
-            prepare_inputs(*tables, plain)
+            read_inputs(*tables, plain)
         assert SECRET not in str(caught.value)
 
 
@@ -127,14 +127,14 @@ def test_codes_that_are_mostly_digits_are_codes() -> None:
 def test_dates_that_stand_for_no_date_are_told_by_their_row(tmp_path: Path, text: str) -> None:
     stamp = "2020-05-01 10:00:00" if " " in text else "2020-05-01"
     (tmp_path / "people.csv").write_text(f"until,n\n{stamp},1\n{text},2\n")
-    told = r"train.*column 'until', row 1: a date lies outside of the years 1678 to 2261"
+    told = r"train.*column 'until', row 1: a date is outside of the years 1678 to 2261"
     with pytest.raises(InputError, match=told):
-        prepare_inputs(*[tmp_path / "people.csv"] * 3)
+        read_inputs(*[tmp_path / "people.csv"] * 3)
 
 
 @pytest.fixture
 def soon() -> Iterator[None]:
-    """An error in place of a wait for ever."""
+    """Raise an error instead of waiting forever."""
 
     def late(*_: object) -> None:
         raise TimeoutError
@@ -153,14 +153,14 @@ def test_a_pipe_is_never_opened(tmp_path: Path) -> None:
         refused(place, r"people\.csv: this is a pipe or device, not a file")
     os.mkfifo(tmp_path / "policy.yaml")
     with pytest.raises(ConfigError, match=r"policy\.yaml: this is a pipe or device, not a file"):
-        Policy.from_yaml(tmp_path / "policy.yaml")
+        load_policy(tmp_path / "policy.yaml")
 
 
 def test_folders_and_globs_without_tables(tmp_path: Path) -> None:
     (tmp_path / "inner.csv").mkdir()
     (tmp_path / "notes.txt").write_text("x")
     for name, message in {
-        "inner.csv": "the folder holds no .parquet or .csv file",
+        "inner.csv": "the folder contains no .parquet or .csv file",
         "*.parquet": "no file matches the pattern",
         "*.csv": "inner.csv: this is a folder, not a file",
         "absent.csv": "no such file",
@@ -170,7 +170,8 @@ def test_folders_and_globs_without_tables(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("url", "hint"),
-    [("s4://bucket/people.parquet", "'s4' is no protocol.*Did you mean s3://"), ("htp://host/x.csv", "Did you mean http://"),
+    [("s4://bucket/people.parquet", "'s4' is not a URL protocol.*Did you mean s3://"),
+     ("htp://host/x.csv", "Did you mean http://"),
      ("s3n://bucket/x.csv", "Did you mean s3://"), ("zzzz://bucket/x.csv", "Known are s3://")],
 )  # fmt: skip
 def test_a_mistyped_scheme_is_told_at_once(url: str, hint: str) -> None:

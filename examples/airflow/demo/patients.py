@@ -1,6 +1,6 @@
-"""What `make demo-airflow` and `make demo-airflow-leak` run: a real health survey, and a generator that memorises it.
+"""DAGs of `make demo-airflow` and `make demo-airflow-leak`: a real health survey, and a generator that memorizes it.
 
-Places come from the environment: PRIVACY_ASSETS_RELEASES.
+The environment variable PRIVACY_ASSETS_RELEASES names the folder of releases.
 """
 
 from airflow.sdk import DAG
@@ -10,7 +10,7 @@ from privacy_assets.airflow import privacy_gate
 with DAG("patients", schedule=None) as honest:
     privacy_gate("patients", source="demo", subject="person")
 
-BY_HEART = {"name": "synthpop", "settings": {"min_leaf": 1, "smoothing": False}}  # a leaf for every row
+BY_HEART = {"name": "synthpop", "settings": {"min_samples_leaf": 1, "smoothing": False}}  # a leaf for every row
 
 with DAG("patients_leak", schedule=None) as leaks:
     privacy_gate("patients_leak", source="demo", subject="person", generator=BY_HEART)

@@ -1,4 +1,4 @@
-"""Writes train, holdout and synthetic to data/: in their place stand a synthetic table of yours and its real rows."""
+"""Write train, holdout and synthetic to data/. Replace them with your synthetic table and its real rows."""
 
 import sys
 from pathlib import Path
@@ -12,7 +12,7 @@ folder = Path(__file__).resolve().parent / "data"
 folder.mkdir(exist_ok=True)
 rows = load_patients()
 people = np.random.default_rng(0).permutation(rows["person"].unique())
-half = rows["person"].isin(people[: len(people) // 2])  # by person: nobody stands on both sides
+half = rows["person"].isin(people[: len(people) // 2])  # by person: each is on one side only
 rows[half].to_parquet(folder / "train.parquet")
 rows[~half].to_parquet(folder / "holdout.parquet")
 made = ["generate", f"--data={folder / 'train.parquet'}", "--subject=person", "--generator=synthpop"]

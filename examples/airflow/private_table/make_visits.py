@@ -1,4 +1,4 @@
-"""Writes data/visits.csv, a real health survey in the public domain: in its place stands a private table of yours."""
+"""Write data/visits.csv, a real health survey in the public domain. Replace it with your private table."""
 
 from pathlib import Path
 

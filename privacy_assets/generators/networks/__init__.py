@@ -1,1 +1,1 @@
-"""Networks and training of the neural generators. Everything in here imports torch."""
+"""Networks and training of the neural generators. All modules import torch."""

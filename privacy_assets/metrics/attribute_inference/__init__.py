@@ -1,4 +1,4 @@
-"""Attribute inference: attacks by the nearest synthetic rows, and statistics of their success."""
+"""Attribute inference: attacks with the nearest synthetic rows, and statistics of their success."""
 
 from privacy_assets.metrics.attribute_inference.metric import AttributeInference
 

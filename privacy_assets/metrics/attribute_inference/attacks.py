@@ -1,9 +1,9 @@
-"""Attribute inference attacks: guesses of a column from the synthetic rows nearest in other columns.
+"""Attribute inference attacks, which predict a column from the synthetic rows nearest in other columns.
 
-An attack has a number of quasi-identifiers (columns that the attacker knows) and of neighbours. The guess is the value
-of the nearest synthetic row, or of several the mode (ties: the nearest of them) and for numbers the mean of those that
-are there. Missing is a value of its own. Neighbours are exact; ties go to a random synthetic row, the same for any
-order of the rows.
+An attack has a number of quasi-identifiers (columns known to the attacker) and of neighbors. The prediction is the
+value of the nearest synthetic row; for several neighbors it is the mode (ties: the nearest of them), and for numbers
+the mean of the present values. Missing is a value of its own. Neighbors are exact. Ties are resolved to a random
+synthetic row, independently of the order of rows.
 """
 
 from __future__ import annotations
@@ -14,31 +14,36 @@ from functools import cached_property
 
 import numpy as np
 
-from privacy_assets.metrics.inputs import MetricInputs
+from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.stats.subjects import Subjects
 from privacy_assets.tables.column import ranked, stacked
 from privacy_assets.tables.encoding import EncodedTable
 
 NEIGHBOURS = (1, 5)
-FEW = 3  # quasi-identifiers of Gretel's own attack
+FEW = 3  # quasi-identifiers of Gretel's default attack
 GIOMI, GRETEL = 0.05, 0.01  # tolerance of a number, relative to its true value
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
 class Targets(Subjects):
-    """The people under attack, and the positions ``rows`` (n,) of their rows in train and holdout stacked."""
+    """Attacked subjects.
+
+    Attributes:
+        rows: Positions of their rows in train and holdout stacked, shape (n,).
+    """
 
     rows: np.ndarray
 
     @classmethod
-    def choose(cls, inputs: MetricInputs, attacks: int) -> Targets:
-        """All rows of equally many random people of train and of holdout, about ``attacks`` rows a side.
+    def choose(cls, inputs: EvaluationInputs, max_targets: int) -> Targets:
+        """Draw the same number of subjects from train and holdout, with all their rows, about ``attacks`` rows per
+        side.
 
-        Rows stand by person and content, so that their order in the tables steers nothing.
+        Rows are sorted by subject and content, so that their order in the tables has no effect.
         """
-        people, rng = inputs.people, inputs.rng("attribute_inference people")
-        wanted = max(1, round(attacks * len(people) / len(people.codes)))
+        people, rng = inputs.labelled_subjects, inputs.rng("attribute_inference people")
+        wanted = max(1, round(max_targets * len(people) / len(people.codes)))
         count = min(wanted, people.smallest_side)
         sides = [np.flatnonzero(people.member == side) for side in (True, False)]
         chosen = np.concatenate([rng.choice(side, count, replace=False) for side in sides])
@@ -51,11 +56,15 @@ class Targets(Subjects):
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """A column: the truth (n,) of the attacked rows and the synthetic values (n_S,), with a rule for equality.
+    """Target column of an attack.
 
-    Categories and booleans are int64 codes, -1 missing; numbers and dates float64 (days), NaN missing. ``spread`` is
-    None for numbers, whose tolerance is relative to the truth, and for dates, which have no zero, the standard
-    deviation that the encoder found.
+    Attributes:
+        name: Name of the column.
+        truth: True values of the attacked rows, shape (n,). Categories and booleans are int64 codes (-1: missing),
+            numbers and dates float64 (dates in days; NaN: missing).
+        synthetic: Values of the synthetic rows, shape (n_S,), in the same form.
+        spread: Standard deviation of a date, to which its tolerance is relative because dates have no zero. None for
+            numbers, whose tolerance is relative to the truth.
     """
 
     name: str
@@ -69,7 +78,7 @@ class Target:
         return self.truth.dtype == np.float64
 
     def guess(self, neighbours: np.ndarray) -> np.ndarray:
-        """Guesses (n,) from the synthetic rows (n, k), nearest first."""
+        """Return predictions (n,) from the synthetic rows (n, k), nearest first."""
         values = self.synthetic[neighbours]
         if values.shape[1] == 1:
             return values[:, 0]
@@ -82,21 +91,21 @@ class Target:
         return np.where(2 * count > values.shape[1], mean, np.nan)
 
     def reach(self, truth: np.ndarray, tolerance: float) -> np.ndarray:
-        """How far a guess may be from each true number."""
+        """Return the tolerated error of each true number."""
         wide = np.abs(truth) if self.spread is None else np.full(len(truth), self.spread)
         return tolerance * (1 + _ROUNDING) * wide
 
     def correct(self, guess: np.ndarray, tolerance: float) -> np.ndarray:
-        """Which guesses (n,) are right: equal, both missing, or a number within the tolerance of the true one."""
+        """Return which predictions (n,) are right: equal, both missing, or within the tolerance of the true number."""
         if not self.numeric:
             return np.asarray(guess == self.truth)
         missing = np.isnan(guess) & np.isnan(self.truth)
         return np.asarray(missing | (np.abs(guess - self.truth) <= self.reach(self.truth, tolerance)))
 
     def baseline(self, tolerance: float) -> float:
-        """Share of right guesses without any quasi-identifier: the best constant, or a random synthetic value.
+        """Return the success rate without quasi-identifiers: the better of a constant and a random synthetic value.
 
-        The constant is the synthetic value that is right for the most synthetic rows, the smallest of several.
+        The constant is the synthetic value that is right for most synthetic rows; ties: the smallest.
         """
         if not self.numeric:
             values, counts = np.unique(self.synthetic, return_counts=True)
@@ -111,7 +120,7 @@ class Target:
         return float(max(constant.mean(), within.mean() / len(self.synthetic)))
 
     def _constant(self, known: np.ndarray, tolerance: float) -> np.ndarray:
-        """The best constant, as guesses (n,), from the sorted synthetic numbers."""
+        """Return the best constant, repeated to (n,), from the sorted synthetic numbers."""
         missing = len(self.synthetic) - len(known)
         if len(known) == 0:
             return np.full(len(self.truth), np.nan)
@@ -121,7 +130,7 @@ class Target:
         return np.full(len(self.truth), best)
 
     def _truths(self, guess: np.ndarray, tolerance: float) -> tuple[np.ndarray, np.ndarray]:
-        """The range of true numbers for which each guess is right."""
+        """Return the range of true numbers for which each prediction is right."""
         if self.spread is not None:
             return guess - tolerance * self.spread, guess + tolerance * self.spread
         ends = np.sort([guess / (1 + tolerance), guess / (1 - tolerance)], axis=0)
@@ -130,7 +139,14 @@ class Target:
 
 @dataclass(frozen=True, eq=False)
 class Attack:
-    """One attack: right guesses and guesses of each person and column, float32 (s, columns)."""
+    """Counts of one attack.
+
+    Attributes:
+        quasi_identifiers: Number of known columns.
+        neighbours: Number of neighbors.
+        right: Right predictions by subject and column, float32 (s, columns).
+        guesses: All predictions by subject and column, float32 (s, columns).
+    """
 
     quasi_identifiers: int
     neighbours: int
@@ -140,9 +156,15 @@ class Attack:
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """Attacked rows, secrets, and both tables by part, float32 (parts, rows), as :mod:`._kernels` has them.
+    """Attacked rows, target columns, and both tables as float32 (parts, rows), see :mod:`._kernels`.
 
-    ``queries`` are the attacked rows, ``points`` the synthetic ones; the parts of a column stand together.
+    Attributes:
+        attacked: Attacked subjects and rows.
+        targets: Target columns.
+        queries: Attacked rows. The parts of a column are adjacent.
+        points: Synthetic rows.
+        category: True for parts that are codes.
+        start: First part of each column.
     """
 
     attacked: Targets
@@ -153,8 +175,8 @@ class Trial:
     start: np.ndarray
 
     @classmethod
-    def of(cls, inputs: MetricInputs, attacked: Targets) -> Trial:
-        """Gather rows and columns; the synthetic rows are shuffled from an order that their content decides."""
+    def of(cls, inputs: EvaluationInputs, attacked: Targets) -> Trial:
+        """Collect rows and columns. Synthetic rows are sorted by content and then shuffled."""
         order = np.argsort(inputs.row_ids["synthetic"], kind="stable")
         order = order[inputs.rng("attribute_inference ties").permutation(len(order))]
         targets = tuple(_targets(inputs, attacked.rows, order))
@@ -168,16 +190,16 @@ class Trial:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Numbers of quasi-identifiers: 3, half of the columns, all but one, as far as there are."""
+        """Numbers of quasi-identifiers: 3, half of the columns, and all but one, as far as possible."""
         most = len(self.targets) - 1
         return tuple(sorted({min(FEW, most), min(len(self.targets) // 2, most), most}))
 
     def attacks(self, rng: np.random.Generator) -> tuple[list[Attack], Attack]:
-        """Gretel's attacks of all sizes and neighbours, and Giomi's.
+        """Return Gretel's attacks of all sizes and numbers of neighbors, and Giomi's attack.
 
-        Below all but one, every row has quasi-identifiers of its own, drawn at random; the other columns are secret.
+        Below all but one, quasi-identifiers are drawn for every row; all other columns are targets.
         """
-        from privacy_assets.metrics.attribute_inference import _kernels as kernels
+        from privacy_assets.metrics import _kernels as kernels
 
         k, found = min(NEIGHBOURS[-1], self.points.shape[1]), []
         n, width = len(self.attacked.rows), len(self.targets)
@@ -201,8 +223,8 @@ class Trial:
         return np.stack([self.attacked.totals(column) for column in cells.T], axis=1).astype(np.float32)
 
 
-def entropies(inputs: MetricInputs) -> np.ndarray:
-    """Entropy (columns,) of each column over train and holdout in nats, missing a value; the weights before scaling."""
+def entropies(inputs: EvaluationInputs) -> np.ndarray:
+    """Return the entropy in nats of each column over train and holdout, shape (columns,). Missing is a value."""
     found = []
     for name in inputs.schema.names:
         codes = ranked([inputs.train[name], inputs.holdout[name]])[0]
@@ -211,7 +233,7 @@ def entropies(inputs: MetricInputs) -> np.ndarray:
     return np.abs(found)
 
 
-def _targets(inputs: MetricInputs, rows: np.ndarray, order: np.ndarray) -> Sequence[Target]:
+def _targets(inputs: EvaluationInputs, rows: np.ndarray, order: np.ndarray) -> Sequence[Target]:
     scales = {number.name: number.scale for number in inputs.encoder.numbers}
     targets = []
     for column in inputs.schema.columns:

@@ -1,14 +1,4 @@
-"""Attribute inference: what the synthetic rows tell about a person of whom all else, or a little, is known.
-
-Two families. Giomi et al. (Anonymeter, section on inference): every column in
-turn is the secret, all others are known, and the nearest synthetic row's value is the guess; a number within 5 % of the
-truth is right. Gretel's Data Privacy Protection Score: 3, half, or all but one of the columns are known, the guess is
-that of 1 or 5 neighbours, and a number within 1 % is right; columns weigh by their entropy.
-
-What a table tells about everybody, because it is accurate, is no leak: success on people of train (T) is held against
-success on people of the holdout (H). If the table does not depend on who was in train, labels of people are
-exchangeable, so permuting them gives the null law, at any sizes.
-"""
+"""Attribute inference: prediction of unknown columns of a person from the synthetic rows (Giomi et al., Gretel)."""
 
 from __future__ import annotations
 
@@ -20,25 +10,24 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field
 
+from privacy_assets.infra.settings import declared
 from privacy_assets.metrics.attribute_inference.attacks import FEW, GIOMI, Attack, Targets, Trial, entropies
-from privacy_assets.metrics.base import Measured, Metric
-from privacy_assets.metrics.declarations import Grades, Part, Plot, Protected, Question
-from privacy_assets.metrics.inputs import MetricInputs
+from privacy_assets.metrics.base import GradePlot, Metric, Plot, ProtectionEvidence, Question, ScorePart
+from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.metrics.membership_inference.gretel import grade
-from privacy_assets.metrics.membership_inference.scores import SMALLEST_SIDE
-from privacy_assets.settings import declared
+from privacy_assets.metrics.membership_inference.scores import MIN_SUBJECTS_PER_SIDE
+from privacy_assets.policy import Limit
 from privacy_assets.stats import inference
-from privacy_assets.stats.estimates import Estimate, StatisticSpec
-from privacy_assets.stats.inference import REPLICATES, permutation_band
-from privacy_assets.stats.intervals import beyond, wilson_centre
-from privacy_assets.stats.limits import Limit
+from privacy_assets.stats.estimates import Estimate, MetricResult, StatisticSpec
+from privacy_assets.stats.inference import N_BOOTSTRAPS, permutation_band
+from privacy_assets.stats.intervals import excess_success, wilson_centre
 from privacy_assets.stats.subjects import Subjects, permute_labels
 
 MEAN = "mean over columns"
 
 _TOLERATED = (
-    "significant at 99.5 % over all columns together; tolerated: what trees with leaves of 50 rows show (at most "
-    "0.021 in 400 splits of Adult and UK census)"
+    "significant at 99.5 % over all columns jointly; tolerates trees with leaves of 50 rows (at most 0.021 in 400 "
+    "splits of Adult and UK census)"
 )
 
 _SPECS = {
@@ -46,15 +35,13 @@ _SPECS = {
     for spec in (
         StatisticSpec(
             "excess",
-            "Success rate on members less that on others where the evidence is strongest, over columns and their mean.",
+            "Success rate on members minus non-members, strongest evidence over the columns and their mean.",
             "two_sided",
         ),
-        StatisticSpec(
-            "risk", "Giomi's risk of the worst column: the best of several, so above 0 by chance.", null=None
-        ),
+        StatisticSpec("risk", "Giomi's risk of the worst column, which is above 0 by chance.", null=None),
         StatisticSpec(
             "protection_score",
-            "Gretel's attribute inference protection: 0 (members are known) to 100, of the strongest attack.",
+            "Gretel's attribute inference protection against the strongest attack: 0 (members are known) to 100.",
             "lower_is_riskier",
             100.0,
         ),
@@ -64,7 +51,14 @@ _SPECS = {
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What the attacks found: Gretel's attacks, Giomi's, on whom, and the weights (columns,) of the columns, sum 1."""
+    """Results of all attacks.
+
+    Attributes:
+        gretel: Gretel's attacks.
+        giomi: Giomi's attack.
+        people: Attacked subjects.
+        weights: Weights of the columns, shape (columns,), with sum 1.
+    """
 
     gretel: Sequence[Attack]
     giomi: Attack
@@ -73,12 +67,12 @@ class Outcome:
 
     @property
     def member(self) -> np.ndarray:
-        """Who is a member, bool (s,)."""
+        """Membership label of each subject, bool (s,)."""
         return self.people.member
 
     @property
     def sides(self) -> tuple[np.ndarray, np.ndarray]:
-        """Members and others, float32 (1, s) each."""
+        """Labels of members and of non-members, float32 (1, s) each."""
         labels = self.member[None].astype(np.float32)
         return labels, 1 - labels
 
@@ -88,9 +82,9 @@ class Outcome:
         return np.concatenate([x.right for x in every], axis=1), np.concatenate([x.guesses for x in every], axis=1)
 
     def rates(self, members: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Success on members and on others, float64 (b, attacks, columns), Giomi's attack first.
+        """Return success rates on members and on non-members, float64 (b, attacks, columns), Giomi's attack first.
 
-        ``members`` and ``others`` (b, s) say how often each person counts.
+        ``members`` and ``others`` (b, s) are the weights of the subjects.
         """
         right, guesses = self._counts
         shape = (len(members), -1, len(self.weights))
@@ -98,39 +92,39 @@ class Outcome:
         return found[0].astype(np.float64).reshape(shape), found[1].astype(np.float64).reshape(shape)
 
     def excess(self, labels: np.ndarray) -> np.ndarray:
-        """Excess of Giomi's attack (b, columns + 1): each column, and their weighted mean."""
+        """Return the excess of Giomi's attack, (b, columns + 1): each column and their weighted mean."""
         train, holdout = (rate[:, 0] for rate in self.rates(labels, 1 - labels))
         return np.column_stack([train - holdout, (train - holdout) @ self.weights])
 
     def risk(self, labels: np.ndarray) -> np.ndarray:
-        """Giomi's risk (b, columns): (r_T - r_H) / (1 - r_H) with Wilson centres r."""
+        """Return Giomi's risk (b, columns): (r_T - r_H) / (1 - r_H) with Wilson centers r."""
         train, holdout = (rate[:, 0] for rate in self.rates(labels, 1 - labels))
         counts = (np.float64(side @ self.giomi.guesses[:, :1]) for side in (labels, 1 - labels))
-        return beyond(*(wilson_centre(rate * n, n) for rate, n in zip((train, holdout), counts, strict=True)))
+        return excess_success(*(wilson_centre(rate * n, n) for rate, n in zip((train, holdout), counts, strict=True)))
 
     def points(self, members: np.ndarray, others: np.ndarray) -> np.ndarray:
-        """Protection points (b, attacks of Gretel, columns): 100 (1 - max(0, (a_T - a_H) / (1 - a_H)))."""
+        """Return protection points (b, attacks of Gretel, columns): 100 (1 - max(0, (a_T - a_H) / (1 - a_H)))."""
         train, holdout = (rate[:, 1:] for rate in self.rates(members, others))
-        return 100 * (1 - np.maximum(beyond(train, holdout), 0))
+        return 100 * (1 - np.maximum(excess_success(train, holdout), 0))
 
     def score(self, members: np.ndarray, others: np.ndarray) -> np.ndarray:
-        """Weighted mean over columns, of the attack that leaves the fewest points (b,)."""
+        """Return the weighted mean of the points over columns for the strongest attack, (b,)."""
         return (self.points(members, others) @ self.weights).min(axis=1)
 
     def bootstrap(self, member: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Scores with the people of each side resampled with replacement."""
+        """Return scores with the subjects of each side resampled with replacement."""
         counts = []
         for side in (member, ~member):
             people = int(side.sum())
-            drawn = np.zeros((REPLICATES, len(member)), dtype=np.float32)
-            drawn[:, side] = rng.multinomial(people, np.full(people, 1 / people), REPLICATES)
+            drawn = np.zeros((N_BOOTSTRAPS, len(member)), dtype=np.float32)
+            drawn[:, side] = rng.multinomial(people, np.full(people, 1 / people), N_BOOTSTRAPS)
             counts.append(drawn)
         return self.score(*counts)
 
 
-def attack(inputs: MetricInputs, attacks: int) -> tuple[Outcome, Trial]:
-    """Run every attack."""
-    trial = Trial.of(inputs, Targets.choose(inputs, attacks))
+def attack(inputs: EvaluationInputs, max_targets: int) -> tuple[Outcome, Trial]:
+    """Run all attacks."""
+    trial = Trial.of(inputs, Targets.choose(inputs, max_targets))
     gretel, giomi = trial.attacks(inputs.rng("attribute_inference quasi-identifiers"))
     weights = entropies(inputs)
     total = float(weights.sum())
@@ -139,17 +133,17 @@ def attack(inputs: MetricInputs, attacks: int) -> tuple[Outcome, Trial]:
 
 
 def leaks(
-    outcome: Outcome, names: Sequence[str], permutations: int, rng: np.random.Generator
+    outcome: Outcome, names: Sequence[str], n_permutations: int, rng: np.random.Generator
 ) -> tuple[list[Estimate], list[dict[str, Any]]]:
-    """The statistics "excess" and "risk", and per column rates, excess and risk, with intervals that hold for all."""
+    """Return "excess" and "risk", and a row for each column with simultaneous intervals."""
     people, width = outcome.people, len(names)
 
     def statistic(labels: np.ndarray) -> np.ndarray:
         return np.column_stack([outcome.excess(labels), outcome.risk(labels)])
 
-    found = inference.test(statistic, people, permutations, rng)
+    found = inference.permutation_test(statistic, people, n_permutations, rng)
     excess, risk = found[: width + 1], found[width + 1 :]
-    note = f"column {names[int(risk.observed.argmax())]}; the interval holds for all columns at once"
+    note = f"column {names[int(risk.observed.argmax())]}; the interval holds for all columns jointly"
     estimates = [
         excess.worst(_SPECS["excess"], people.counts, [*names, MEAN], "strongest"),
         risk.largest(_SPECS["risk"], people.counts, note),
@@ -163,12 +157,12 @@ def leaks(
 
 
 def protect(
-    outcome: Outcome, permutations: int, rng: np.random.Generator
+    outcome: Outcome, n_permutations: int, rng: np.random.Generator
 ) -> tuple[Estimate, np.ndarray, list[dict[str, Any]]]:
-    """The protection score, points (columns,) of the strongest attack, and a table of all attacks.
+    """Return the protection score, the points (columns,) of the strongest attack, and a table of all attacks.
 
-    Interval: bootstrap by person, cut off at 0 and 100. People resampled lose more points by chance, which shifts the
-    whole of it down: the upper end is at least as far from the score as the lower.
+    The interval is a bootstrap by subject, clipped to 0..100. Resampling increases the points that are lost by chance,
+    which shifts the interval down; its upper end is therefore set at least as far from the score as the lower one.
     """
     points, known = outcome.points(*outcome.sides)[0], outcome.rates(*outcome.sides)[0][0, 1:]
     overall = points @ outcome.weights
@@ -189,7 +183,7 @@ def protect(
     low, high, mde = inference.bootstrap(
         outcome.member,
         lambda label: outcome.bootstrap(label, rng),
-        lambda: permute_labels(outcome.member, permutations, rng, lambda labels: score(labels)[:, None]),
+        lambda: permute_labels(outcome.member, n_permutations, rng, lambda labels: score(labels)[:, None]),
         lambda label: float(score(label[None].astype(np.float32))[0]),
         rng,
     )
@@ -202,66 +196,88 @@ def protect(
 
 @declared
 class AttributeInference(Metric):
-    """Attribute inference by the nearest synthetic rows; attacks and columns as in the module's docstring.
+    """Attribute inference with the nearest synthetic rows.
 
-    Attacked are all rows of equally many random people of train and of the holdout, about ``attacks`` rows a side; the
-    synthetic table is always searched whole. ``permutations`` of labels give the intervals. ``excess`` is the entry
-    farthest from chance among Giomi's success rates by column and their mean, weighted by entropy: its near end is what
-    is significant. ``protection_score`` is that of the strongest of Gretel's attacks (100 on average is never reached:
-    points lost by chance count, points won do not). Dates have no zero: their tolerance is relative to the standard
-    deviation. Gretel's own score, 100 less the weighted mean of the success rates on train (3 quasi-identifiers, 5
-    neighbours), stands in the table "grade"; it is low for any accurate table, leak or not. With fewer than 20 subjects
-    on a side nothing is measurable.
+    All statistics compare members (subjects in train) with non-members (holdout): a table that is accurate for everyone
+    is not a leak. Attacked are all rows of the same number of random subjects of train and of holdout. The synthetic
+    table is searched completely.
 
-    Tables: "columns" (success on train and holdout, baseline, excess with a 95 % interval that holds for all columns at
-    once, risk, points of the strongest attack, weight), "attacks" and "grade".
+    Args:
+        max_targets: Maximum number of attacked rows per side.
+        n_permutations: Number of permutations of the membership labels.
+
+    Attributes:
+        excess: Strongest difference in Giomi's success rate between members and non-members, over the columns and their
+            entropy-weighted mean.
+        risk: Giomi's risk of the worst column. The maximum is above 0 by chance.
+        protection_score: Entropy-weighted mean of Gretel's protection points over columns, for the strongest attack.
+            Random losses count and random gains do not, so the mean for leak-free tables is below 100.
+
+    Notes:
+        Giomi et al. (Anonymeter): each column in turn is the target, all others are known, and the value of the nearest
+        synthetic row is the prediction. A number within 5 % of the truth is right. Gretel's Data Privacy Protection
+        Score: 3, half, or all but one of the columns are known, the prediction uses 1 or 5 neighbors, and a number
+            within 1 % is
+        right. The tolerance of dates, which have no zero, is relative to the standard deviation.
+
+        Intervals of ``excess`` and ``risk`` permute labels by subject, which is valid for any sizes, and hold
+        simultaneously for all columns.
+
+        Tables: "columns" (success on train and holdout, baseline, excess with a simultaneous 95 % interval, risk,
+            points of
+        the strongest attack, weight), "attacks" and "grade". "grade" contains Gretel's own score, 100 minus the
+        weighted mean success rate on train (3 quasi-identifiers, 5 neighbors), which is low for any accurate table.
+
+        Not measurable with fewer than 20 subjects in train or holdout.
     """
 
-    attacks: int = Field(default=5000, ge=1, description="rows attacked a side, at most")
-    permutations: int = Field(default=999, ge=199, description="permutations of the labels of people")
+    max_targets: int = Field(default=5000, ge=1, description="maximum number of attacked rows per side")
+    n_permutations: int = Field(default=999, ge=199, description="permutations of the membership labels")
 
     name: ClassVar[str] = "attribute_inference"
-    summary: ClassVar[str] = "Does the published table tell more about members than about other people?"
-    needs: ClassVar[frozenset[str]] = frozenset({"train", "holdout", "synthetic"})
+    summary: ClassVar[str] = "Does the published table reveal more about members than about other people?"
+    required_inputs: ClassVar[frozenset[str]] = frozenset({"train", "holdout", "synthetic"})
     statistics: ClassVar[tuple[StatisticSpec, ...]] = tuple(_SPECS.values())
     default_limits: ClassVar[tuple[Limit, ...]] = (
-        Limit("attribute_inference.excess", at_most=0.025, bound="lower", source=_TOLERATED),
+        Limit("attribute_inference.excess", at_most=0.025, bound="significant", source=_TOLERATED),
     )
 
     plots: ClassVar[tuple[Plot, ...]] = (
-        Grades(
+        GradePlot(
             table="columns",
-            caption="Attribute inference protection by column: 100 when members are guessed no better than other "
-            "people, 0 when they are always guessed. The colour is the grade, Poor to Excellent, cut at 20, 40, 60 and "
-            "80; columns of low weight move by chance.",
+            caption="Attribute inference protection by column: 100 if members are guessed no better than other people, "
+            "0 if they are always guessed. The color is the grade, Poor to Excellent, cut at 20, 40, 60 and 80; "
+            "columns of low weight vary by chance.",
             label="column",
             points="points",
         ),
     )
     question: ClassVar[Question | None] = "inference"
-    protections: ClassVar[tuple[Protected, ...]] = (
-        Protected("differential privacy", ("protection_score",), mainly=False),
+    protections: ClassVar[tuple[ProtectionEvidence, ...]] = (
+        ProtectionEvidence("differential privacy", ("protection_score",), primary=False),
     )
-    protection_score: ClassVar[Mapping[Part, str]] = {"attribute": "protection_score"}
+    score_parts: ClassVar[Mapping[ScorePart, str]] = {"attribute": "protection_score"}
 
-    def measure(self, inputs: MetricInputs) -> Measured:
-        """Compute statistics and tables."""
+    def measure(self, inputs: EvaluationInputs) -> MetricResult:
+        """Compute statistics and the tables "columns", "attacks" and "grade"."""
         subjects = [np.unique(inputs.subject_codes(role)).size for role in ("train", "holdout")]
         counts = (len(inputs.train) + len(inputs.holdout), sum(subjects))
-        if min(subjects) < SMALLEST_SIDE or len(inputs.synthetic) == 0:
-            reason = f"at least {SMALLEST_SIDE} subjects are needed in train and in holdout, and a synthetic row"
-            return self.not_measurable(reason, counts)
-        outcome, trial = attack(inputs, self.attacks)
+        if min(subjects) < MIN_SUBJECTS_PER_SIDE or len(inputs.synthetic) == 0:
+            reason = (
+                f"at least {MIN_SUBJECTS_PER_SIDE} people are required in train and in holdout, and a synthetic row"
+            )
+            return self.not_measurable(inputs, reason, counts)
+        outcome, trial = attack(inputs, self.max_targets)
         names = inputs.schema.names
-        found, rows = leaks(outcome, names, self.permutations, inputs.rng("attribute_inference labels"))
-        estimate, points, attacks = protect(outcome, self.permutations, inputs.rng("attribute_inference score"))
+        found, rows = leaks(outcome, names, self.n_permutations, inputs.rng("attribute_inference labels"))
+        estimate, points, attacks = protect(outcome, self.n_permutations, inputs.rng("attribute_inference score"))
         baselines = [target.baseline(GIOMI) for target in trial.targets]
         columns = [
             {"column": name, "baseline": base, **row, "points": float(point), "weight": float(weight)}
             for name, base, row, point, weight in zip(names, baselines, rows, points, outcome.weights, strict=True)
         ]
-        tables = {"columns": columns, "attacks": attacks, "grade": [_grades(estimate.value, attacks)]}
-        return Measured((*found, estimate), tables)
+        grades = [_grades(estimate.value, attacks)]
+        return self.result(inputs, (*found, estimate), columns=columns, attacks=attacks, grade=grades)
 
 
 def _grades(score: float, attacks: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Membership inference: scores of real rows, attacks with them, and statistics of these, a file each."""
+"""Membership inference: scores of real rows, attacks that use them, and statistics."""
 
 from privacy_assets.metrics.membership_inference.metric import MembershipInference
 

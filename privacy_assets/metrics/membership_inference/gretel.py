@@ -1,7 +1,7 @@
-"""Protection points, grades and the grid of membership attacks of Gretel's Data Privacy Protection Score.
+"""Protection points, grades and attack grid of Gretel's Data Privacy Protection Score.
 
-The paper gives all points at a precision and accuracy of 0.5 and none at 0.8; in between, points are linear here on the
-mean of the two. Five equal grades. Nothing is rounded.
+The paper gives all points at a precision and accuracy of 0.5, and none at 0.8. In between, points are linear in the
+mean of the two. There are five equal grades, without rounding.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from privacy_assets.metrics.base import rows_of
+from privacy_assets.metrics.base import table_rows
 
 LEVELS = ("Poor", "Moderate", "Good", "Very Good", "Excellent")
 UNAVAILABLE = "Unavailable"
@@ -21,65 +21,73 @@ SMALLEST_POSITIVES = 50
 
 
 def protection_points(precision: np.ndarray, accuracy: np.ndarray) -> np.ndarray:
-    """Points 0..100 of attacks, any shape, float64: 100 (0.8 - m) / 0.3 for m = mean(precision, accuracy) in 0.5..0.8.
+    """Return points 0..100 of attacks, float64 of any shape: 100 (0.8 - m) / 0.3.
 
-    NaN stays NaN.
+    m is the mean of precision and accuracy, clipped to 0.5..0.8. NaN is kept.
     """
     middle = np.clip((np.asarray(precision, dtype=np.float64) + accuracy) / 2, GUESS, CERTAIN)
     return 100 * (CERTAIN - middle) / (CERTAIN - GUESS)
 
 
 def grade(points: float) -> str:
-    """Grade of ``points`` (0..100), cut at 20, 40, 60 and 80, a cut belonging to the better grade; NaN: unavailable."""
+    """Return the grade of ``points`` (0..100), cut at 20, 40, 60 and 80 (inclusive). NaN: "Unavailable"."""
     return UNAVAILABLE if math.isnan(points) else LEVELS[min(int(points // 20), len(LEVELS) - 1)]
 
 
 def data_privacy_score(membership: float, attribute: float) -> tuple[float, str]:
-    """Mean of the membership and attribute protection scores, and its grade: never above that of the worse of them.
+    """Return the mean of the two protection scores, and the grade of the worse one.
 
-    NaN and unavailable when either is NaN.
+    NaN and "Unavailable" if either is NaN.
     """
     mean = (membership + attribute) / 2
     return mean, grade(mean if math.isnan(mean) else min(membership, attribute))
 
 
 def level_table(points: np.ndarray) -> list[dict[str, Any]]:
-    """One record a grade, "Unavailable" last: how many attacks reached it and their share of all attacks."""
+    """Return a row for each grade, "Unavailable" last: the number of attacks and their share."""
     reached = [grade(float(x)) for x in np.ravel(points)]
     levels = (*LEVELS, UNAVAILABLE)
     attacks = np.array([reached.count(level) for level in levels])
-    return rows_of(level=levels, attacks=attacks, share=attacks / max(len(reached), 1))
+    return table_rows(level=levels, attacks=attacks, share=attacks / max(len(reached), 1))
 
 
 def mean_points(points: np.ndarray) -> float:
-    """Mean over the available attacks; NaN when there is none."""
+    """Return the mean over the available attacks. NaN if there are none."""
     available = points[~np.isnan(points)]
     return float(available.mean()) if available.size else math.nan
 
 
 @dataclass(frozen=True, eq=False)
 class Histograms:
-    """Histograms of subjects: the distinct ones, ``rows`` int64 (k, cells), and which one each subject has (s,).
+    """Histograms of subjects, stored once for each distinct histogram.
 
-    Subjects with the same histogram are exchangeable: how many of each kind are drawn says all about a draw of them.
+    Subjects with equal histograms are exchangeable, so a draw of subjects is determined by the number of each kind.
+
+    Attributes:
+        rows: Distinct histograms, int64 (k, cells).
+        kind: Histogram of each subject, shape (s,).
     """
 
     rows: np.ndarray
     kind: np.ndarray
 
     def sides(self, member: np.ndarray) -> np.ndarray:
-        """Members and non-members of each kind, int64 (2, k), for ``member`` bool (s,)."""
+        """Return the numbers of members and non-members of each kind, int64 (2, k), for ``member`` bool (s,)."""
         return np.stack([np.bincount(self.kind[member == side], minlength=len(self.rows)) for side in (True, False)])
 
 
 @dataclass(frozen=True)
 class AttackGrid:
-    """Hundreds of no-box membership attacks: every sample, at every size, against every threshold.
+    """Hundreds of no-box membership attacks: every sample size with every threshold.
 
-    An attack takes as many non-members as members (``sizes`` times the smaller side, without replacement) and names
-    those at distance <= threshold ("less than", as the paper puts it, would find no verbatim copy). Thresholds are
-    absolute distances, the ``quantiles`` of all real rows alike. Samples are drawn of the attacked rows only; the
-    synthetic table is always searched whole, so that no copy hides.
+    An attack draws the same number of members and non-members (``sizes`` times the smaller side, without replacement)
+    and predicts membership at distance <= threshold. (With "less than", as in the paper, verbatim copies would not be
+    found.) Only the attacked rows are sampled; the synthetic table is searched completely.
+
+    Attributes:
+        quantiles: Quantiles of the distances of all real rows, which are the thresholds.
+        sizes: Sample sizes as shares of the smaller side.
+        samples: Number of samples of each size.
     """
 
     quantiles: tuple[float, ...] = (0.01, 0.02, 0.05, 0.10, 0.15, 0.20, 0.25, 0.30, 0.40, 0.50)
@@ -87,10 +95,16 @@ class AttackGrid:
     samples: int = 10
 
     def counts(self, distances: np.ndarray, subjects: np.ndarray) -> Histograms:
-        """Histogram of each subject's rows over the quantiles + 1 cells between thresholds.
+        """Count each subject's rows in the quantiles + 1 cells between thresholds.
 
-        ``distances`` (n,) to the synthetic table, ``subjects`` (n,) codes 0..s-1. A distance equal to a threshold
-        counts as within it.
+        A distance equal to a threshold is within it.
+
+        Args:
+            distances: Distances to the synthetic table, shape (n,).
+            subjects: Subject codes 0..s-1, shape (n,).
+
+        Returns:
+            The histograms.
         """
         thresholds = np.quantile(distances, self.quantiles, method="inverted_cdf")
         cells = np.searchsorted(thresholds, distances, side="left")
@@ -100,10 +114,11 @@ class AttackGrid:
         return Histograms(rows, kind.ravel())
 
     def rates(self, members: np.ndarray, others: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Precision and accuracy of every attack, float64 (attacks,), from the histograms (cells,) of both sides.
+        """Return precision and accuracy of every attack, float64 (attacks,), from the histograms (cells,) of both
+        sides.
 
-        A sample of rows without replacement has a multivariate hypergeometric histogram, which is drawn directly.
-        Precision is NaN with fewer than 50 predicted positives: such an attack is unavailable.
+        The histogram of a sample without replacement is multivariate hypergeometric, and is drawn directly. Precision
+        is NaN, and the attack unavailable, with fewer than 50 predicted positives.
         """
         smaller = int(min(members.sum(), others.sum()))
         precision, accuracy = [], []
@@ -118,7 +133,7 @@ class AttackGrid:
         return np.concatenate(precision).ravel(), np.concatenate(accuracy).ravel()
 
     def points(self, counts: Histograms, member: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Points of every attack (attacks,), NaN where unavailable; ``member`` bool (s,)."""
+        """Return the points of every attack (attacks,) for ``member`` bool (s,). NaN: unavailable."""
         members, others = counts.sides(member) @ counts.rows
         return self._points(members, others, rng)
 
@@ -128,20 +143,22 @@ class AttackGrid:
         return protection_points(*self.rates(members, others, rng))
 
     def bootstrap(
-        self, counts: Histograms, member: np.ndarray, replicates: int, rng: np.random.Generator
+        self, counts: Histograms, member: np.ndarray, n_bootstraps: int, rng: np.random.Generator
     ) -> np.ndarray:
-        """Scores (replicates,) with the subjects of each side resampled with replacement, and fresh samples."""
+        """Return scores (n_bootstraps,) with the subjects of each side resampled with replacement, and new samples."""
         sides = counts.sides(member)
         people = sides.sum(axis=1)
         if people.min() == 0:
-            return np.full(replicates, np.nan)
-        drawn = [rng.multinomial(n, side / n, size=replicates) for n, side in zip(people, sides, strict=True)]
+            return np.full(n_bootstraps, np.nan)
+        drawn = [rng.multinomial(n, side / n, size=n_bootstraps) for n, side in zip(people, sides, strict=True)]
         return self._scores(drawn[0] @ counts.rows, drawn[1] @ counts.rows, rng)
 
-    def permuted(self, counts: Histograms, member: np.ndarray, replicates: int, rng: np.random.Generator) -> np.ndarray:
-        """Scores (replicates,) under permuted labels of subjects: the law of a release that leaks nothing."""
+    def permuted(
+        self, counts: Histograms, member: np.ndarray, n_bootstraps: int, rng: np.random.Generator
+    ) -> np.ndarray:
+        """Return scores (n_bootstraps,) under permuted labels, which is the distribution for leak-free releases."""
         every = counts.sides(member).sum(axis=0)
-        members = rng.multivariate_hypergeometric(every, int(member.sum()), replicates)
+        members = rng.multivariate_hypergeometric(every, int(member.sum()), n_bootstraps)
         return self._scores(members @ counts.rows, (every - members) @ counts.rows, rng)
 
     def _scores(self, members: np.ndarray, others: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -1,17 +1,4 @@
-"""Membership inference without access to the generator (Gretel).
-
-The attacker scores a real row x by how near the synthetic table S has come to it, and calls the best scored members:
-
-- ``distance``: d(x, S);
-- ``distance / reference``: d(x, S) / d(x, R), when there is a reference table R;
-- ``distance / neighbour``: d(x, S) / distance from x to the nearest row of another subject in T u H, which asks for the
-  same thing without seeing who is a member.
-
-If S does not depend on which subjects were in T, the labels of the subjects are exchangeable given the scores: every
-interval but that of the protection score comes from permuting labels by subject, at any sizes of T and H. Advantages
-vary more where there is a leak (many members crowd at the threshold that few others pass): their intervals are those
-over subjects resampled where these are wider, so that they cover the advantage that is there.
-"""
+"""Membership inference without access to the generator (Gretel)."""
 
 from __future__ import annotations
 
@@ -24,10 +11,21 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field
 
-from privacy_assets.metrics.base import Measured, Metric, rows_of
-from privacy_assets.metrics.declarations import Causes, Compared, Intervals, Levels, Protected
-from privacy_assets.metrics.inputs import MetricInputs
-from privacy_assets.metrics.membership_inference import gretel, no_box, one_run, outliers
+from privacy_assets.infra.settings import BY_TABLE, declared
+from privacy_assets.metrics.base import (
+    Causes,
+    FilterComparison,
+    IntervalPlot,
+    LevelPlot,
+    Metric,
+    ProtectionEvidence,
+    table_rows,
+)
+from privacy_assets.metrics.inputs import Budget, EvaluationInputs, target_rows
+from privacy_assets.metrics.membership_inference import gretel, no_box, outliers
+from privacy_assets.metrics.membership_inference import no_box as one_run
+from privacy_assets.metrics.membership_inference.outliers import SPEC as ADVANTAGE_SUBGROUPS
+from privacy_assets.metrics.membership_inference.outliers import Subgroups, advantage_subgroups, check_columns
 from privacy_assets.metrics.membership_inference.scores import (
     RATES,
     Population,
@@ -36,28 +34,24 @@ from privacy_assets.metrics.membership_inference.scores import (
     named_entries,
     with_reference,
 )
-from privacy_assets.metrics.membership_inference.subgroups import SPEC as ADVANTAGE_SUBGROUPS
-from privacy_assets.metrics.membership_inference.subgroups import Subgroups, advantage_subgroups, check_columns
-from privacy_assets.metrics.targets import Budget, target_rows
-from privacy_assets.settings import declared
+from privacy_assets.policy import Limit
 from privacy_assets.stats import inference
-from privacy_assets.stats.estimates import Estimate, StatisticSpec
-from privacy_assets.stats.inference import REPLICATES, Band, Evidence
-from privacy_assets.stats.limits import Limit
-from privacy_assets.stats.subjects import SMALLEST_SIDE, resample_subjects
+from privacy_assets.stats.estimates import Estimate, MetricResult, StatisticSpec
+from privacy_assets.stats.inference import N_BOOTSTRAPS, Band, PermutationResult
+from privacy_assets.stats.subjects import MIN_SUBJECTS_PER_SIDE, resample_subjects
 
 HEADLINE_RATE = 0.10
 LOW_RATE = 0.001
 SMALLEST_FOR_LOW_RATE = 10_000
-_NEEDED = f"at least {SMALLEST_SIDE} subjects are needed"
-PURPOSE = "membership_inference.attacked"  # of the draw of who is attacked, where not everybody is
+_NEEDED = f"at least {MIN_SUBJECTS_PER_SIDE} people are required"
+PURPOSE = "membership_inference.attacked"  # random stream for drawing attacked subjects
 _HEADLINE = RATES.index(HEADLINE_RATE)
 
 
 def attack(
-    population: Population, permutations: int, rng: np.random.Generator
+    population: Population, n_permutations: int, rng: np.random.Generator
 ) -> tuple[list[Estimate], list[dict[str, Any]]]:
-    """The label-conditional statistics of everybody, and the table "curve" with bands that hold for the whole of it."""
+    """Return the statistics over all subjects, and the table "curve" with simultaneous bands."""
     whole = population.fitted()
 
     def statistic(labels: np.ndarray) -> np.ndarray:
@@ -67,9 +61,9 @@ def attack(
         low = [tpr[:, -1] for tpr, _ in rates]
         return np.column_stack([*gaps, *precisions, *low])
 
-    found = inference.test(statistic, population, permutations, rng)
+    found = inference.permutation_test(statistic, population, n_permutations, rng)
     scores, tried = len(whole), len(whole) * len(RATES)
-    draws = resample_subjects(population.member, REPLICATES, rng, partial(advantages, whole), population.block)
+    draws = resample_subjects(population.member, N_BOOTSTRAPS, rng, partial(advantages, whole), population.block)
     advantage = replace(found[:tried], resampled=draws)
     curve = [score.rates(population.member.astype(np.float32)[None], RATES) for score in whole]
     entries, headline = named_entries(population), slice(_HEADLINE, None, len(RATES))
@@ -83,28 +77,28 @@ def attack(
 
 
 def _precision(tpr: np.ndarray, fpr: np.ndarray) -> np.ndarray:
-    """Share of members among the positives at prior 1/2; 1/2 where nobody is named."""
+    """Return the share of members among predicted positives at prior 1/2. 1/2 if there are none."""
     named = tpr + fpr
     return np.where(named > 0, tpr / np.where(named > 0, named, 1), 0.5)
 
 
 def _precision_estimate(
-    population: Population, drawn: Evidence, rates: Sequence[tuple[np.ndarray, np.ndarray]]
+    population: Population, drawn: PermutationResult, rates: Sequence[tuple[np.ndarray, np.ndarray]]
 ) -> Estimate:
-    """Precision of the best score that names enough rows, counted as if both sides had the rows of the smaller one."""
+    """Return the precision of the best score with enough positives, counted as if both sides had the smaller size."""
     spec, smaller = _SPECS["precision"], min(population.side(True)[0], population.side(False)[0])
     named = np.array([smaller * (tpr + fpr)[0, _HEADLINE] for tpr, fpr in rates])
     enough = np.flatnonzero(named >= gretel.SMALLEST_POSITIVES)
     if len(enough) == 0:
-        reason = f"{named.max():.0f} predicted positives, {gretel.SMALLEST_POSITIVES} needed"
+        reason = f"{named.max():.0f} predicted positives, {gretel.SMALLEST_POSITIVES} required"
         return spec.not_measurable(reason, population.counts)
     return drawn[enough].worst(spec, population.counts, np.array(list(population.scores))[enough], "headline")
 
 
-def _low_rate_estimate(population: Population, drawn: Evidence) -> Estimate:
+def _low_rate_estimate(population: Population, drawn: PermutationResult) -> Estimate:
     spec, others = _SPECS["tpr_low_fpr"], population.side(False)[0]
     if others < SMALLEST_FOR_LOW_RATE:
-        reason = f"{others} non-members, {SMALLEST_FOR_LOW_RATE} needed for a false positive rate of {LOW_RATE}"
+        reason = f"{others} non-members, {SMALLEST_FOR_LOW_RATE} required for a false positive rate of {LOW_RATE}"
         return spec.not_measurable(reason, population.counts)
     return drawn.worst(spec, population.counts, list(population.scores), "headline")
 
@@ -114,11 +108,11 @@ def _curve_table(
 ) -> list[dict[str, Any]]:
     tpr, fpr = (np.concatenate([one[0] for one in sides]) for sides in zip(*rates, strict=True))
     scores = np.repeat(list(population.scores), len(RATES))
-    return rows_of(score=scores, fpr=fpr, tpr=tpr, advantage=tpr - fpr, low=band.low, high=band.high)
+    return table_rows(score=scores, fpr=fpr, tpr=tpr, advantage=tpr - fpr, low=band.low, high=band.high)
 
 
 def protect(population: Population, rng: np.random.Generator) -> tuple[Estimate, dict[str, list[dict[str, Any]]]]:
-    """Gretel's score with the interval of a bootstrap by subject, and the tables "levels" and "grade"."""
+    """Return Gretel's score with a bootstrap interval by subject, and the tables "levels" and "grade"."""
     grid, member = gretel.AttackGrid(), population.member
     counts = grid.counts(population.scores["distance"], population.codes)
     points = grid.points(counts, member, rng)
@@ -130,8 +124,8 @@ def protect(population: Population, rng: np.random.Generator) -> tuple[Estimate,
         return spec.not_measurable(reason, population.counts), tables
     low, high, mde = inference.bootstrap(
         member,
-        lambda label: grid.bootstrap(counts, label, REPLICATES, rng),
-        lambda: grid.permuted(counts, member, REPLICATES, rng),
+        lambda label: grid.bootstrap(counts, label, N_BOOTSTRAPS, rng),
+        lambda: grid.permuted(counts, member, N_BOOTSTRAPS, rng),
         lambda label: gretel.mean_points(grid.points(counts, label, rng)),
         rng,
     )
@@ -149,7 +143,7 @@ _SPECS = {
         ),
         StatisticSpec(
             "advantage_any",
-            "True minus false positive rate where the evidence is strongest, over all attacks and thresholds.",
+            "True minus false positive rate, strongest evidence over all attacks and thresholds.",
             "two_sided",
         ),
         outliers.ADVANTAGE_OUTLIERS,
@@ -158,15 +152,15 @@ _SPECS = {
         ADVANTAGE_SUBGROUPS,
         StatisticSpec(
             "precision",
-            "Share of members among those the best attack names, when half are members and 10 % of the others pass.",
+            "Share of members among positives of the best attack, if half are members and 10 % of the others pass.",
             null=0.5,
         ),
         StatisticSpec(
-            "tpr_low_fpr", "Share of the members found at one false accusation in 1,000 non-members.", null=LOW_RATE
+            "tpr_low_fpr", "Share of members found at one false positive in 1,000 non-members.", null=LOW_RATE
         ),
         StatisticSpec(
             "protection_score",
-            "Gretel's membership inference protection: 0 (members are known) to 100 (guessing), mean over attacks.",
+            "Gretel's membership inference protection, mean over attacks: 0 (members are known) to 100 (guessing).",
             "lower_is_riskier",
             100.0,
         ),
@@ -178,65 +172,98 @@ _SPECS = {
 
 @declared
 class MembershipInference(Metric):
-    """Membership inference attacks on the published table; scores and thresholds as in the module's docstring.
+    """Membership inference attacks on the published table.
 
-    Members and non-members weigh the same (prior 1/2): rates are taken over all rows of each side, so that no copy is
-    lost by drawing as many members as there are non-members. ``permutations`` of the subjects' labels give the
-    intervals. ``advantage`` has rows enough for evidence of safety; ``advantage_any`` and ``advantage_outliers`` are
-    the entries farthest from chance, whose near end is what is significant. With fewer than 20 subjects on a side
-    nothing is measurable. ``subgroups`` are columns whose values are attacked one by one, see :mod:`~.subgroups`;
-    ``max_targets`` is a budget of rows (:mod:`~.targets`), for which S, R and the neighbours are searched whole.
+    The attacker scores a real row x by its distance to the synthetic table S and predicts membership for the best
+    scores. Members and non-members have equal weight (prior 1/2); rates use all rows of each side, so no copy is missed
+    by sampling.
+
+    Args:
+        n_permutations: Number of permutations of the membership labels.
+        subgroups: Categorical or boolean columns whose values are attacked separately, see :mod:`~.subgroups`.
+        max_targets: Maximum number of attacked rows, see :mod:`~.targets`. None: all rows. S, R and the neighbors are
+            always searched completely.
+
+    Attributes:
+        advantage: True minus false positive rate of the best score at 10 % false positives.
+        advantage_any: Strongest advantage over all scores and thresholds. Its near end shows significance.
+        advantage_outliers: Strongest advantage among the outlying tenth of rows.
+        outlier_excess: Excess share of members among the most exposed outliers.
+        outlier_matches: Share of outlying members who are matched because of membership.
+        advantage_subgroups: Strongest advantage over the declared subgroups.
+        precision: Share of members among predicted positives at 10 % false positives. Needs 50 predicted positives.
+        tpr_low_fpr: True positive rate at 0.1 % false positives. Needs 10,000 non-members.
+        protection_score: Gretel's score: mean protection points of simulated attacks, 0 to 100.
+        auc_*: No-box attacks of the literature, see :mod:`~.no_box`.
+        epsilon_one_run: Lower bound of epsilon, see :mod:`~.one_run`.
+
+    Notes:
+        Scores, smaller ones more member-like:
+
+        - ``distance``: d(x, S);
+        - ``distance / reference``: d(x, S) / d(x, R), if there is a reference table R;
+        - ``distance / neighbour``: d(x, S) / distance from x to the nearest row of another subject in T u H.
+          Calibrated without using labels.
+
+        If S does not depend on which subjects were in T, the labels of subjects are exchangeable given the scores.
+        Intervals permute labels by subject, which is valid for any sizes of T and H. Intervals of the protection score
+        are bootstraps. Advantages vary more if there is a leak, because many members are close to a threshold that few
+        non-members pass; their intervals are therefore bootstraps by subject where these are wider.
+
+        Not measurable with fewer than 20 subjects in train or holdout.
     """
 
-    permutations: int = Field(default=999, ge=199, description="permutations of the labels of people")
-    subgroups: Subgroups = Field(default=(), description="columns whose values are attacked one by one")
-    max_targets: Budget = Field(default=None, description="most rows that are attacked; all of them without")
+    n_permutations: int = Field(default=999, ge=199, description="permutations of the membership labels")
+    subgroups: Subgroups = Field(
+        default=(), json_schema_extra=BY_TABLE, description="columns whose values are attacked separately"
+    )
+    max_targets: Budget = Field(default=None, description="maximum number of attacked rows; default: all rows")
 
     name = "membership_inference"
-    summary = "Can the published table tell who was in the training data?"
-    needs = frozenset({"train", "holdout", "synthetic"})
-    optional = frozenset({"reference"})
+    summary = "Does the published table reveal who was in the training data?"
+    required_inputs = frozenset({"train", "holdout", "synthetic"})
+    optional_inputs = frozenset({"reference"})
     statistics = tuple(_SPECS.values())
     default_limits = (
         Limit(
             "membership_inference.outlier_matches",
             at_most=0.0,
-            bound="lower",
-            source="significant at 99 %, by an exact interval; nothing is tolerated",
+            bound="significant",
+            source="significant at 99 % by an exact interval, without tolerance",
         ),
         Limit(
             "membership_inference.precision",
             at_most=0.7,
-            source="chosen: releases without a leak stay within 0.67 where 1,500 people are in train (48 of 48; "
-            "see the lab report on leaks)",
+            source="chosen: releases without a leak stay within 0.67 if 1,500 people are in train (48 of 48; see the "
+            "lab report on leaks)",
         ),
     )
-    small_limits: ClassVar[Mapping[str, float]] = {"membership_inference.precision": 0.75}
+    small_policy_limits: ClassVar[Mapping[str, float]] = {"membership_inference.precision": 0.75}
 
     plots = (
-        Intervals(
+        IntervalPlot(
             table="curve",
-            caption="Membership advantage: share of members found, minus the share of non-members wrongly taken for "
-            "members, at each rate of false alarms. Zero is guessing.",
+            caption="Membership advantage: share of members found minus share of non-members mistaken for members, at "
+            "each false positive rate. Zero is guessing.",
             x="fpr",
             y="advantage",
             series=("score",),
-            labels=("false positive rate (logarithmic)", "advantage"),
-            log=True,
+            axis_labels=("false positive rate (logarithmic)", "advantage"),
+            log_x=True,
         ),
-        Levels(
+        LevelPlot(
             table="levels",
             caption="Protection level reached by each simulated membership attack, after Gretel. Unavailable: fewer "
-            "than 50 people named, too few to tell a precision.",
+            "than 50 predicted positives, too few for a precision.",
         ),
-        Intervals(
+        IntervalPlot(
             table="subgroups",
-            caption="Membership advantage in each declared subgroup, where its evidence is strongest; intervals hold "
-            "for all of them together. Zero is guessing.",
+            caption="Strongest membership advantage in each declared subgroup. Intervals hold for all of them jointly. "
+            "Zero is guessing.",
             x="group",
             y="advantage",
             series=("column",),
-            labels=("group, the largest first", "advantage"),
+            axis_labels=("group, the largest first", "advantage"),
         ),
     )
     question = "membership"
@@ -244,36 +271,39 @@ class MembershipInference(Metric):
         "over-fitting", dict.fromkeys(("advantage_outliers", "outlier_excess", "outlier_matches"), "rare values")
     )
     protections = (
-        Protected("memorization", ("precision",), mainly=False),
-        Protected("outliers", ("advantage_outliers", "outlier_excess", "outlier_matches")),
-        Protected("over-fitting", ("advantage", "protection_score")),
+        ProtectionEvidence("memorization", ("precision",), primary=False),
+        ProtectionEvidence("outliers", ("advantage_outliers", "outlier_excess", "outlier_matches")),
+        ProtectionEvidence("over-fitting", ("advantage", "protection_score")),
     )
-    compared = Compared("precision", "attack precision", "Precision of the best membership attack: 0.5 is guessing.")
-    protection_score = {"membership": "protection_score"}
+    filter_comparison = FilterComparison(
+        "precision", "attack precision", "Precision of the best membership attack: 0.5 is guessing."
+    )
+    score_parts = {"membership": "protection_score"}
 
-    def measure(self, inputs: MetricInputs) -> Measured:
-        """Compute statistics and the tables "curve", "levels", "grade" and, when there are any declared,
-        "subgroups".
-        """
+    def measure(self, inputs: EvaluationInputs) -> MetricResult:
+        """Compute statistics and the tables "curve", "levels", "grade" and, if any are declared, "subgroups"."""
         check_columns(self.subgroups, inputs.schema)
         subjects = [np.unique(inputs.subject_codes(role)).size for role in ("train", "holdout")]
         counts = (len(inputs.train) + len(inputs.holdout), sum(subjects))
-        if min(subjects) < SMALLEST_SIDE or len(inputs.synthetic) == 0:
-            return self.not_measurable(f"{_NEEDED} in train and in holdout, and a synthetic row", counts)
+        if min(subjects) < MIN_SUBJECTS_PER_SIDE or len(inputs.synthetic) == 0:
+            return self.not_measurable(inputs, f"{_NEEDED} in train and in holdout, and a synthetic row", counts)
         rows = target_rows(inputs, ("train", "holdout"), self.max_targets, PURPOSE)
         found = no_box.score_rows(inputs, rows)
         population = build_population(inputs, found.distances if found else None, rows)
         if not population.measurable:
-            return self.not_measurable(f"{_NEEDED} of train and of holdout among those attacked", population.counts)
-        leaks, curve = attack(population, self.permutations, inputs.rng("membership_inference.labels"))
+            reason = f"{_NEEDED} of train and of holdout among the attacked ones"
+            return self.not_measurable(inputs, reason, population.counts)
+        leaks, curve = attack(population, self.n_permutations, inputs.rng("membership_inference.labels"))
         protection, tables = protect(population, inputs.rng("membership_inference.grid"))
         rng = inputs.rng("membership_inference.subgroups")
-        grouped, groups = advantage_subgroups(inputs, population, self.subgroups, self.permutations, rng)
-        others = no_box.auc_estimates(population, found, self.permutations, inputs.rng("membership_inference.no_box"))
+        grouped, groups = advantage_subgroups(inputs, population, self.subgroups, self.n_permutations, rng)
+        others = no_box.auc_estimates(population, found, self.n_permutations, inputs.rng("membership_inference.no_box"))
         epsilon = one_run.epsilon_one_run(population, inputs.rng("membership_inference.pairs"))
-        remote = outliers.advantage_outliers(population, self.permutations, inputs.rng("membership_inference.isolated"))
+        remote = outliers.advantage_outliers(
+            population, self.n_permutations, inputs.rng("membership_inference.isolated")
+        )
         matches = outliers.outlier_matches(with_reference(inputs, population))
         every = (*leaks, remote, outliers.outlier_excess(population), matches, grouped, protection, *others, epsilon)
         tables, by_name = {"curve": curve, **tables}, {estimate.name: estimate for estimate in every}
         tables |= {"subgroups": groups} if groups else {}
-        return Measured(tuple(by_name[name] for name in _SPECS), tables)
+        return self.result(inputs, (by_name[name] for name in _SPECS), **tables)

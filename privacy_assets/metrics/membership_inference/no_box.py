@@ -1,70 +1,78 @@
-"""No-box attacks of the literature: a real row's score from the synthetic table S and a reference R of unseen people.
+"""No-box attacks of the literature: scores of real rows from the synthetic table S and a reference R of non-members.
 
-- DPI, the data plagiarism index (Ward et al. 2024): of the 20 rows of S and R nearest to x, c_S stand in S and c_R in
-  R; the score is ((c_S + 1/2) / n_S) / ((c_R + 1/2) / n_R). Rows tied for the last place count by their share.
-- DOMIAS (van Breugel et al. 2023): p_S(x) / p_R(x), the two densities estimated by kernels.
-- Gen-LRA (Ward et al. 2025): how much likelier the 5 synthetic rows nearest to x become when x joins the reference,
-  the product of p_{R+x}(s) / p_R(s) over these rows s.
+- DPI, the data plagiarism index (Ward et al. 2024): the 20 rows nearest to x contain c_S rows of S and c_R of R. The
+  score is ((c_S + 1/2) / n_S) / ((c_R + 1/2) / n_R). Rows tied for the last place are counted proportionally.
+- DOMIAS (van Breugel et al. 2023): p_S(x) / p_R(x), the ratio of two kernel density estimates.
+- Gen-LRA (Ward et al. 2025): the increase in likelihood of the 5 synthetic rows nearest to x when x is added to the
+  reference, that is the product of p_{R+x}(s) / p_R(s) over these rows s.
 
 The kernel is K_h(x, y) = exp(-d(x, y)^2 / (2 h^2)) with the distance of :mod:`privacy_assets.tables.encoding`: a
-Gaussian in each standardised number, and in each category Aitchison and Aitken's (1976) kernel, where another value
-weighs exp(-1 / (2 h^2)). One h serves both densities, so that what norms the kernel cancels. It maximises the
-leave-one-out likelihood of R on a grid; the other rows of a person are left out with a row, and the twentieth of the
-rows that stand farthest from all others does not count. Sums run over the 20 nearest rows: at the h so chosen on Adult
-and UK census 30 more raise the mean log-likelihood by 0.04 at most. A row that joins n others turns the sum F of a
-density into F + K and n into n + 1, so that Gen-LRA's ratios are (1 + K / F) n / (n + 1) and nothing is fitted anew; h
-and the scales stay as they are. All in logarithms.
+Gaussian for standardized numbers, and for categories the kernel of Aitchison and Aitken (1976), in which other values
+have weight exp(-1 / (2 h^2)). Both densities use the same h, so the normalization cancels. h maximizes the
+leave-one-out likelihood of R on a grid, where all rows of the same person are left out and the most isolated 5 % of
+rows are ignored. Sums use the 20 nearest rows: at the chosen h, 30 more raise the mean log-likelihood on Adult and UK
+census by at most 0.04. Adding a row to n others changes the sum F of a density to F + K and n to n + 1, so the ratios
+of Gen-LRA are (1 + K / F) n / (n + 1) without refitting; h and scales are kept. All computations use logarithms.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from privacy_assets.metrics.inputs import MetricInputs
+from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.metrics.membership_inference.scores import Population
 from privacy_assets.stats import inference
 from privacy_assets.stats.estimates import Estimate, StatisticSpec
-from privacy_assets.stats.intervals import CONFIDENCE
-from privacy_assets.stats.subjects import SMALLEST_SIDE
+from privacy_assets.stats.intervals import CONFIDENCE, MDE_QUANTILE, exact_low
+from privacy_assets.stats.subjects import MIN_SUBJECTS_PER_SIDE
 from privacy_assets.tables.encoding import EncodedTable
 
-NEIGHBOURS = 20  # Ward et al.'s number for DPI
-INFLUENCED = 5  # 1, 5 and 20 tell members about equally well (Adult, UK census)
-BANDWIDTHS = tuple(float(h) for h in 0.05 * 2 ** (np.arange(13) / 2))  # of standard deviations: 0.05 to 3.2
-_TYPICAL = 0.95  # share of the reference rows whose likelihood counts: one outlier must not widen the kernel
-_BLOCK = 1 << 18  # rows searched at once
+NEIGHBOURS = 20  # number of neighbors of DPI in Ward et al.
+INFLUENCED = 5  # 1, 5 and 20 detect members about equally well (Adult, UK census)
+BANDWIDTHS = tuple(float(h) for h in 0.05 * 2 ** (np.arange(13) / 2))  # in standard deviations, 0.05 to 3.2
+_TYPICAL = 0.95  # share of reference rows in the likelihood, so that outliers do not widen the kernel
+_BLOCK = 1 << 18  # rows per search
 
-_AREA = "Area under the ROC curve of members against others"
+_AREA = "AUC of members versus non-members"
 SPECS = tuple(
     StatisticSpec(name, f"{_AREA}, {how}; below 0.5: members are avoided.", "two_sided", 0.5)
     for name, how in (
         ("auc_reference_ratio", "by distance to the table over distance to the reference"),
         ("auc_dpi", "by the share of the table among the 20 nearest rows of table and reference (DPI)"),
         ("auc_domias", "by density in the table over density in the reference (DOMIAS)"),
-        ("auc_gen_lra", "by how much likelier their row makes the synthetic rows around it (Gen-LRA)"),
+        ("auc_gen_lra", "by the likelihood gain of nearby synthetic rows (Gen-LRA)"),
     )
 )
 
 
 @dataclass(frozen=True, eq=False)
 class NoBoxScores:
-    """Of every row under attack, float64 (n,): distances to S and R, and scores, larger ones more member-like."""
+    """Distances and scores of the attacked rows, float64 (n,).
 
-    distances: Mapping[str, np.ndarray]  # by role: "synthetic", "reference"
-    scores: Mapping[str, np.ndarray]  # by statistic
-
-
-def score_rows(inputs: MetricInputs, attacked: np.ndarray | None = None) -> NoBoxScores | None:
-    """Search S and R around every row of T stacked on H, or those at ``max_targets``; None without 20 subjects in R.
-
-    Memory is linear: 20 neighbours of at most 262,144 rows are held at once.
+    Attributes:
+        distances: Distances to the nearest row of "synthetic" and "reference".
+        scores: Scores by statistic; larger ones are more member-like.
     """
-    from privacy_assets.neighbours.nearest import nearest_rows
 
-    if inputs.reference is None or np.unique(inputs.subject_codes("reference")).size < SMALLEST_SIDE:
+    distances: Mapping[str, np.ndarray]
+    scores: Mapping[str, np.ndarray]
+
+
+def score_rows(inputs: EvaluationInputs, attacked: np.ndarray | None = None) -> NoBoxScores | None:
+    """Score the rows of T stacked on H, or those at the positions ``attacked``.
+
+    Memory is linear: 20 neighbors of at most 262,144 rows at a time.
+
+    Returns:
+        The scores, or None if R has fewer than 20 subjects.
+    """
+    from privacy_assets.distances.nearest import nearest_rows
+
+    if inputs.reference is None or np.unique(inputs.subject_codes("reference")).size < MIN_SUBJECTS_PER_SIDE:
         return None
     synthetic, reference = inputs.encoded("synthetic"), inputs.encoded("reference")
     pool = EncodedTable.stack([inputs.encoded("train"), inputs.encoded("holdout")])
@@ -97,7 +105,7 @@ def _blocks(table: EncodedTable) -> Iterator[EncodedTable]:
 
 
 def plagiarism_index(near: np.ndarray, away: np.ndarray, n_synthetic: int, n_reference: int) -> np.ndarray:
-    """DPI float64 (n,) from the distances (n, 20) to the nearest rows of S and of R, inf where there are fewer."""
+    """Return DPI, float64 (n,), from the distances (n, 20) to the nearest rows of S and of R (inf: none)."""
     k = min(NEIGHBOURS, n_synthetic + n_reference)
     last = np.partition(np.concatenate([near, away], axis=1), k - 1, axis=1)[:, k - 1 : k]
     below = [(found < last).sum(axis=1) for found in (near, away)]
@@ -107,8 +115,8 @@ def plagiarism_index(near: np.ndarray, away: np.ndarray, n_synthetic: int, n_ref
 
 
 def log_sums(distances: np.ndarray, width: float) -> np.ndarray:
-    """Logarithm of the sum of the kernel over the rows at ``distances`` (n, k): float64 (n,), -inf without any."""
-    from scipy.special import logsumexp  # slow to import: only where a table is measured
+    """Return the log of the kernel sum over the rows at ``distances`` (n, k), float64 (n,). -inf if there are none."""
+    from scipy.special import logsumexp  # slow to import
 
     return np.asarray(logsumexp(-(distances**2) / (2 * width**2), axis=1))
 
@@ -116,10 +124,17 @@ def log_sums(distances: np.ndarray, width: float) -> np.ndarray:
 def influence(
     distances: np.ndarray, indices: np.ndarray, known: np.ndarray, width: float, n_reference: int
 ) -> np.ndarray:
-    """Gen-LRA's log-likelihood ratio float64 (n,) of each row x over the 5 synthetic rows nearest to it.
+    """Return Gen-LRA's log-likelihood ratio of each row x over the 5 synthetic rows nearest to it, float64 (n,).
 
-    ``distances`` and ``indices`` (n, k) are those of the nearest synthetic rows, ``known`` (n_S,) the logarithms of the
-    sums of the kernel over R around these.
+    Args:
+        distances: Distances of the nearest synthetic rows, shape (n, k).
+        indices: Their positions, shape (n, k). -1: none.
+        known: Log of the kernel sum over R for each synthetic row, shape (n_S,).
+        width: Bandwidth.
+        n_reference: Number of rows of R.
+
+    Returns:
+        Log-likelihood ratios.
     """
     distances, indices = distances[:, :INFLUENCED], indices[:, :INFLUENCED]
     gained = np.logaddexp(0, -(distances**2) / (2 * width**2) - known[indices]).sum(axis=1)
@@ -127,12 +142,12 @@ def influence(
 
 
 def choose_bandwidth(reference: EncodedTable, codes: np.ndarray, device: str = "cpu") -> float:
-    """The bandwidth of ``BANDWIDTHS`` under which the rows of R are likeliest by those of other people.
+    """Return the bandwidth with the largest likelihood of the rows of R given rows of other subjects.
 
-    ``codes`` (n,) are the subjects of the rows, at least two. Categories norm the kernel by those that occur; columns
-    of one value count for nothing. Ties: the smallest.
+    ``codes`` (n,) are the subjects of the rows, at least two. Kernels of categories are normalized by the values that
+    occur; constant columns are ignored. Ties: the smallest bandwidth.
     """
-    from privacy_assets.neighbours.nearest import nearest_rows
+    from privacy_assets.distances.nearest import nearest_rows
 
     found = nearest_rows(reference, reference, NEIGHBOURS, exclude_self=True, device=device)
     own = codes[found.indices] == codes[:, None]
@@ -150,16 +165,17 @@ def choose_bandwidth(reference: EncodedTable, codes: np.ndarray, device: str = "
 
 
 def auc_estimates(
-    population: Population, found: NoBoxScores | None, permutations: int, rng: np.random.Generator
+    population: Population, found: NoBoxScores | None, n_permutations: int, rng: np.random.Generator
 ) -> list[Estimate]:
-    """The four AUCs over all rows of T u H, a tie counting half, with 95 % intervals; NaN without a reference.
+    """Return the four AUCs over all rows of T u H, ties counting half, with 95 % intervals. NaN if there is no
+    reference.
 
-    The interval comes from permuting labels by subject or, where it is wider, from the deviation over subjects (DeLong
-    et al. 1988; Obuchowski 1997 for several rows a subject), which a leak changes. ``minimum_detectable_effect`` is
-    what the farther end of a leak-free release keeps within of 0.5 in 99.5 % of cases.
+    Intervals permute labels by subject or, where wider, use the standard deviation over subjects (DeLong et al. 1988;
+    Obuchowski 1997 for several rows per subject), which is larger if there is a leak. ``minimum_detectable_effect`` is
+    the distance from 0.5 within which the farther end of a leak-free release stays in 99.5 % of cases.
     """
     if found is None:
-        reason = f"no reference of at least {SMALLEST_SIDE} subjects"
+        reason = f"no reference of at least {MIN_SUBJECTS_PER_SIDE} people"
         return [spec.not_measurable(reason, population.counts) for spec in SPECS]
     from scipy.stats import rankdata
 
@@ -173,7 +189,7 @@ def auc_estimates(
         rows = total[:, -1:]
         return np.asarray((total[:, :-1] - rows * (rows + 1) / 2) / (rows * (len(codes) - rows)))
 
-    evidence = inference.test(statistic, population, permutations, rng)
+    evidence = inference.permutation_test(statistic, population, n_permutations, rng)
     estimates = []
     for at, spec in enumerate(SPECS):
         alone = evidence[[at]].estimate(spec, population.counts, within=(0, 1))
@@ -184,15 +200,85 @@ def auc_estimates(
 
 
 def _half_width(ranks: np.ndarray, codes: np.ndarray, member: np.ndarray) -> float:
-    """Half the 95 % interval of an AUC whose subjects are resampled; ``ranks`` (n,) are mid-ranks of all rows."""
+    """Return half the 95 % interval of an AUC with resampled subjects. ``ranks`` (n,) are mid-ranks of all rows."""
     from scipy import stats
 
     variance = 0.0
     for side in (True, False):
         rows = member[codes] == side
-        above = ranks[rows] - stats.rankdata(ranks[rows])  # rows of the other side that rank lower, a tie as a half
+        above = ranks[rows] - stats.rankdata(ranks[rows])  # rows of the other side with a lower rank, ties count half
         apart = (above - above.mean()) / (len(ranks) - len(above))
         people = int((member == side).sum())
         parts = np.bincount(codes[rows], apart / len(above))
         variance += float((parts**2).sum()) * people / (people - 1)
     return float(stats.norm.ppf(0.5 + CONFIDENCE / 2) * np.sqrt(variance))
+
+
+GUESSED = 0.05  # share of pairs with a prediction
+FEWEST_GUESSES = 20  # or all pairs, if there are fewer
+SCORE = "distance / neighbour"
+
+SPEC = StatisticSpec(
+    "epsilon_one_run",
+    "Lower bound of the generator's epsilon for replacing one person, if it is differentially private.",
+    range=(0.0, 20.0),  # more would require e^20 subjects
+)
+
+
+def epsilon_one_run(population: Population, rng: np.random.Generator) -> Estimate:
+    """Return a 95 % lower bound of the generator's epsilon, from predicting which of two subjects was in T.
+
+    Args:
+        population: Attacked rows with scores.
+        rng: Random generator that draws the pairs.
+
+    Returns:
+        The bound as ``value``, ``low`` and ``high``, with the number of predictions as ``n``. The note states the
+        largest bound that this number of predictions can show.
+
+    Notes:
+        Every subject of the smaller side is paired with a random one of the other side. Given T u H and the sizes, each
+        split is equally likely. Given the pairs and the remaining subjects, which subject of a pair is the member is
+        therefore an independent fair coin, for any sizes: swapping a pair does not change the likelihood of the split.
+        A swap replaces one subject of T. If the generator is epsilon-differentially private for replacement, the
+        release changes the odds of a coin, given all earlier coins, by at most e^epsilon (Bayes; later coins average
+        out). Predictions that use S and the pairs but no coins are then right with probability at most
+        q = e^epsilon / (1 + e^epsilon), given earlier predictions, so the number of right ones out of r is
+        stochastically at most binomial(r, q) (Steinke et al. at delta = 0, with pairs instead of records).
+
+        The bound is ln(q / (1 - q)) at the one-sided Clopper-Pearson lower bound of q, or 0 if negative. A subject's
+        score is its smallest d(x, S) / d(x, nearest other subject). The subject with the smaller score is predicted to
+        be the member, in the 5 % of pairs (at least 20) with the smallest minimum. Ties: pairs with the larger other
+        score come first, and pairs with equal scores are skipped. These choices were fixed in advance.
+
+        The bound disproves smaller epsilons and makes no other statement about generators without differential privacy.
+        An epsilon for adding or removing a subject is at least half as large.
+    """
+    best = np.full(len(population.member), np.inf)
+    np.minimum.at(best, population.codes, population.scores[SCORE])
+    sides = [rng.permutation(np.flatnonzero(population.member == side)) for side in (True, False)]
+    pairs = min(len(side) for side in sides)
+    member, other = (best[side[:pairs]] for side in sides)
+    low, high = np.minimum(member, other), np.maximum(member, other)
+    order = np.lexsort((-high, low))
+    guessed = order[(low < high)[order]][: max(FEWEST_GUESSES, math.ceil(GUESSED * pairs))]
+    r, right = len(guessed), int((member < other)[guessed].sum())
+    bound = lower_bound(right, r)
+    note = f"{right} of {r} guesses are right; this number of guesses can show {lower_bound(r, r):.3g} at most"
+    reached = lower_bound(_by_chance(r), r)
+    return SPEC.estimate(
+        bound, bound, bound, (r, 2 * pairs), confidence=CONFIDENCE, minimum_detectable_effect=reached, note=note
+    )
+
+
+def lower_bound(right: int, guesses: int, confidence: float = CONFIDENCE) -> float:
+    """Return the smallest epsilon >= 0 for which ``right`` or more successes have probability 1 - confidence."""
+    rate = float(exact_low(right, guesses, 1 - confidence))
+    return max(0.0, math.log(rate / (1 - rate))) if rate else 0.0
+
+
+def _by_chance(guesses: int) -> int:
+    """Return the 99.5 % quantile of right predictions by coin toss."""
+    from scipy import stats  # slow to import
+
+    return int(stats.binom.ppf(MDE_QUANTILE, guesses, 0.5)) if guesses else 0

@@ -1,4 +1,4 @@
-"""The real rows under attack: how member-like they look from the synthetic table, and rates at cross-fitted cuts."""
+"""Scores of the attacked real rows, and rates at cross-fitted thresholds."""
 
 from __future__ import annotations
 
@@ -7,21 +7,25 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from privacy_assets.metrics.inputs import MetricInputs
-from privacy_assets.neighbours.radius import distance_to_other_subjects
+from privacy_assets.distances.nearest import distance_to_other_subjects
+from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.stats.intervals import ratio
-from privacy_assets.stats.subjects import SMALLEST_SIDE, Subjects, order_by_content
+from privacy_assets.stats.subjects import MIN_SUBJECTS_PER_SIDE, Subjects, order_by_content
 from privacy_assets.tables.encoding import EncodedTable
 
-RATES = (0.01, 0.02, 0.05, 0.10, 0.20, 0.50)  # shares of the non-members that the thresholds let through
+RATES = (0.01, 0.02, 0.05, 0.10, 0.20, 0.50)  # shares of non-members that pass the thresholds
 
 
 class CrossFittedScore:
-    """Rates of one score at thresholds set on one half of the subjects and applied to the other, for many labellings.
+    """Rates of one score at thresholds fitted on one half of the subjects and applied to the other, for many labelings.
 
-    ``score`` float (n,), a smaller one more member-like; ``codes`` (n,) subject codes 0..s-1; ``half`` bool (s,). A
-    threshold lets through exactly the wanted share of the non-members of its half: rows tied at it count with the
-    weight that makes it so, in both halves. A share below one row is a weight below one on the nearest non-member.
+    Exactly the requested share of the non-members of the fitted half passes a threshold: rows tied at it have a weight,
+    in both halves. If the share is less than one row, the nearest non-member has a weight below one.
+
+    Args:
+        score: Scores, shape (n,); smaller ones are more member-like.
+        codes: Subject codes 0..s-1, shape (n,).
+        half: Half of each subject, bool (s,).
     """
 
     def __init__(self, score: np.ndarray, codes: np.ndarray, half: np.ndarray) -> None:
@@ -39,9 +43,15 @@ class CrossFittedScore:
     def rates(
         self, labels: np.ndarray, shares: tuple[float, ...], times: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """True and false positive rates, float64 (b, shares), means of both halves; ``labels`` (b, s), 1 = member.
+        """Compute true and false positive rates, averaged over both halves.
 
-        ``times`` (b, s) says how often a subject counts, once without it; its labels may be one row for all.
+        Args:
+            labels: Labels, shape (b, s). 1: member. With ``times``, a single row is allowed.
+            shares: Shares of non-members that pass.
+            times: Weight of each subject, shape (b, s). None: 1.
+
+        Returns:
+            True and false positive rates, float64 (b, shares) each.
         """
         counted = labels if times is None else labels * times
         members = [_cumulative(counted[:, subjects]) for subjects in self._subjects]
@@ -60,7 +70,7 @@ class CrossFittedScore:
         return found[0], found[1]
 
     def _threshold(self, fit: int, others: np.ndarray, shares: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray]:
-        """Rank of each threshold (b, shares) and the weight of the rows tied at it."""
+        """Return the rank of each threshold (b, shares) and the weight of the rows tied at it."""
         width = others.shape[1]
         target = others[:, -1:] * np.array(shares)
         wanted = np.maximum(np.ceil(target - 1e-9), 1).astype(others.dtype)
@@ -79,10 +89,14 @@ def _cumulative(labels: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Population(Subjects):
-    """The real rows under attack, T stacked on H: scores by name, and the ``half`` (s,) of each subject.
+    """Attacked real rows, T stacked on H.
 
-    ``neighbour`` (n,) is the distance to the nearest row of another subject, attacked or not, ``reference`` (n,) that
-    to the nearest row of R, None without one. ``rows`` (n,) are the positions in T stacked on H, all of them when None.
+    Attributes:
+        scores: Scores by name, shape (n,).
+        neighbour: Distance to the nearest row of another subject, attacked or not, shape (n,).
+        half: Half of each subject, bool (s,).
+        rows: Positions in T stacked on H, shape (n,). None: all rows.
+        reference: Distance to the nearest row of R, shape (n,). None: there is no reference.
     """
 
     scores: Mapping[str, np.ndarray]
@@ -93,60 +107,58 @@ class Population(Subjects):
 
     @property
     def outlier_rows(self) -> np.ndarray:
-        """The tenth of the rows farthest from everybody else, ties at the cut included: bool (n,)."""
+        """The most isolated tenth of the rows, bool (n,). Ties at the cut are included."""
         return np.asarray(self.neighbour >= np.quantile(self.neighbour, 0.9, method="inverted_cdf"))
 
     def outliers(self) -> Population:
-        """The outliers alone; subjects keep their codes."""
+        """Select the outliers. Subjects keep their codes."""
         return self.among(self.outlier_rows)
 
     def among(self, rows: np.ndarray) -> Population:
-        """The rows where ``rows``, bool (n,), is true; subjects keep their codes."""
+        """Select the rows where ``rows``, bool (n,), is true. Subjects keep their codes."""
         scores = {name: score[rows] for name, score in self.scores.items()}
         places = np.flatnonzero(rows) if self.rows is None else self.rows[rows]
         near = None if self.reference is None else self.reference[rows]
         return Population(self.codes[rows], self.member, scores, self.neighbour[rows], self.half, places, near)
 
-    def of_subjects(self, rows: np.ndarray) -> Population:
-        """The rows at these positions (n,), all that some people have; nobody else is a subject of it."""
-        some = self.take(rows)
-        scores = {name: score[rows] for name, score in self.scores.items()}
-        half = self.half[np.unique(self.codes[rows])]
-        near = None if self.reference is None else self.reference[rows]
-        return Population(some.codes, some.member, scores, self.neighbour[rows], half, rows, near)
-
     @property
     def measurable(self) -> bool:
-        """True when both sides have enough subjects for thresholds to be set."""
-        return min(self.side(True)[1], self.side(False)[1]) >= SMALLEST_SIDE
+        """True if both sides have enough subjects for thresholds."""
+        return min(self.side(True)[1], self.side(False)[1]) >= MIN_SUBJECTS_PER_SIDE
 
     def fitted(self) -> list[CrossFittedScore]:
-        """The scores, ready for rates."""
+        """Return the scores, ready for computing rates."""
         return [CrossFittedScore(score, self.codes, self.half) for score in self.scores.values()]
 
 
 def advantages(fitted: Sequence[CrossFittedScore], labels: np.ndarray, times: np.ndarray | None = None) -> np.ndarray:
-    """True less false positive rates (b, scores x ``RATES``), see :meth:`CrossFittedScore.rates`."""
+    """Return true minus false positive rates (b, scores x ``RATES``), see :meth:`CrossFittedScore.rates`."""
     rates = (score.rates(labels, RATES, times) for score in fitted)
     return np.column_stack([tpr - fpr for tpr, fpr in rates])
 
 
 def named_entries(population: Population) -> np.ndarray:
-    """What each of the :func:`advantages` is of."""
+    """Return descriptions of the entries of :func:`advantages`."""
     return np.array([f"{name} at {rate:.0%} of the non-members" for name in population.scores for rate in RATES])
 
 
 def build_population(
-    inputs: MetricInputs, known: Mapping[str, np.ndarray] | None = None, rows: np.ndarray | None = None
+    inputs: EvaluationInputs, known: Mapping[str, np.ndarray] | None = None, rows: np.ndarray | None = None
 ) -> Population:
-    """Score the rows of T and H against S (and R), with halves of the subjects drawn blind to their labels.
+    """Score the rows of T and H against S (and R), with halves of the subjects drawn independently of their labels.
 
-    Subjects are numbered by the content of their rows, so that the order of rows changes nothing. ``known`` are the
-    distances (n,) to the nearest row of "synthetic" and "reference", where these have been searched. ``rows`` (n,) are
-    the positions in T stacked on H of the rows under attack, all rows of some people; all when None. Whoever is not
-    attacked is a neighbour nevertheless.
+    Subjects are numbered by row content, so that the order of rows has no effect.
+
+    Args:
+        inputs: Tables of one release.
+        known: Distances (n,) to the nearest row of "synthetic" and "reference". None: they are searched.
+        rows: Positions of the attacked rows in T stacked on H, all rows of some subjects. None: all rows. Other rows
+            are neighbors nevertheless.
+
+    Returns:
+        The attacked rows with scores.
     """
-    from privacy_assets.neighbours.nearest import nearest_rows
+    from privacy_assets.distances.nearest import nearest_rows
 
     pool = EncodedTable.stack([inputs.encoded("train"), inputs.encoded("holdout")])
     raw = inputs.subject_codes("train", "holdout")
@@ -170,12 +182,12 @@ def build_population(
     return Population(subjects.codes, subjects.member, scores, neighbour, half, rows, unseen)
 
 
-def with_reference(inputs: MetricInputs, population: Population) -> Population:
-    """The ``population`` and, as more unseen people, everybody of R; of the scores "distance / neighbour" alone.
+def with_reference(inputs: EvaluationInputs, population: Population) -> Population:
+    """Add the subjects of R as non-members. Only the score "distance / neighbour" is kept.
 
-    A row's neighbours are then those of T, H and R. The same population without a reference.
+    Neighbors are then rows of T, H and R. The population is returned unchanged if there is no reference.
     """
-    from privacy_assets.neighbours.nearest import nearest_rows
+    from privacy_assets.distances.nearest import nearest_rows
 
     if population.reference is None:
         return population

@@ -1,4 +1,4 @@
-"""Singling out: predicates that isolate a synthetic row, and whom of the real people they match."""
+"""Singling out: predicates that isolate a synthetic row, and the real subjects that they match."""
 
 from privacy_assets.metrics.singling_out.metric import SinglingOut
 

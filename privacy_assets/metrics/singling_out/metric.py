@@ -1,26 +1,21 @@
-"""Singling out: queries that isolate one synthetic row, asked of real people (Palacios eq. 5-7; Giomi et al.).
-
-An attack is the guess "exactly one person of the train table matches this query". Guesses come true by chance as well,
-so each is held against its own chance: a query that k members and m other people match has k = 1 with the
-hypergeometric probability of drawing one of k + m when the members were drawn from everyone.
-"""
+"""Singling out: queries that isolate one synthetic row, applied to real people (Palacios eq. 5-7; Giomi et al.)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from pydantic import Field
 
-from privacy_assets.compute.parallel import in_parallel
-from privacy_assets.metrics.base import Measured, Metric
-from privacy_assets.metrics.declarations import Causes, Intervals, Plot, Question
-from privacy_assets.metrics.inputs import MetricInputs
-from privacy_assets.metrics.singling_out.evidence import Configuration, describe, label_sets, risks
-from privacy_assets.metrics.singling_out.predicates import (
+from privacy_assets.infra.parallel import in_parallel, in_threads
+from privacy_assets.infra.settings import Tuple, declared
+from privacy_assets.metrics.base import Causes, IntervalPlot, Metric, Plot, Question
+from privacy_assets.metrics.inputs import EvaluationInputs
+from privacy_assets.metrics.singling_out.queries import (
     Queries,
     Scheme,
     bin_scheme,
@@ -30,125 +25,245 @@ from privacy_assets.metrics.singling_out.predicates import (
     threshold_scheme,
     univariate,
 )
-from privacy_assets.settings import Tuple, declared
-from privacy_assets.stats.estimates import Estimate, StatisticSpec
-from privacy_assets.stats.inference import Evidence, reaching
-from privacy_assets.stats.limits import Limit
-from privacy_assets.stats.subjects import Subjects
+from privacy_assets.policy import Limit
+from privacy_assets.stats.estimates import Estimate, MetricResult, StatisticSpec
+from privacy_assets.stats.inference import PermutationResult, extend_to_null
+from privacy_assets.stats.intervals import excess_success, wilson, wilson_centre
+from privacy_assets.stats.subjects import SETS, Subjects, random_sets
+from privacy_assets.tables.arrays import mapped_empty
 
-_Plan = tuple[str, int, Callable[[np.random.Generator], Queries]]  # attack, columns, and how queries are drawn
 
-POOL_FROM = 6  # configurations of this many columns and more are pooled in the limited statistics
-_UP_TO_1 = (-math.inf, 1.0)  # where others match too a risk can exceed 1
+def label_sets(people: Subjects, n_permutations: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw at least ``n_permutations`` random sets of the same number of members, uint64 (people, words), one bit per
+    set.
+
+    Each word has its own random stream, so threads do not affect the result.
+    """
+    streams = rng.spawn(-(-n_permutations // SETS))
+    out = mapped_empty((len(people), len(streams)), np.uint64)
+
+    def fill(word: int) -> None:
+        out[:, word] = random_sets(len(people), people.members, streams[word])
+
+    in_threads(fill, range(len(streams)))
+    return out
+
+
+@dataclass(frozen=True, eq=False)
+class Configuration:
+    """Queries of one kind and their matches.
+
+    Attributes:
+        attack: Name of the attack.
+        columns: Number of columns of a query.
+        in_train: Number of members that each query matches, int64 (queries,).
+        in_unseen: Number of non-members that each query matches, int64 (queries,).
+        null_hits: Number of queries that match exactly one member, for each relabeling, int64 (n_permutations,).
+    """
+
+    attack: str
+    columns: int
+    in_train: np.ndarray
+    in_unseen: np.ndarray
+    null_hits: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.in_train)
+
+
+def exactly_one(total: int, marked: np.ndarray, drawn: int) -> np.ndarray:
+    """Return the probability of exactly one of ``marked`` among ``drawn`` of ``total`` subjects."""
+    from scipy import stats  # slow to import
+
+    values, inverse = np.unique(marked, return_inverse=True)
+    return np.asarray(stats.hypergeom.pmf(1, total, values, drawn))[inverse]
+
+
+def risks(groups: Sequence[Sequence[Configuration]], people: Subjects, fewest: float = 0) -> PermutationResult:
+    """Return the risk of each group of configurations. No group may be without queries.
+
+    The risk is divided by at least ``fewest`` queries.
+    """
+    found = [_risk(group, people, fewest) for group in groups]
+    return PermutationResult(np.array([value for value, _ in found]), np.stack([law for _, law in found], axis=1))
+
+
+def _risk(group: Sequence[Configuration], people: Subjects, fewest: float) -> tuple[float, np.ndarray]:
+    """Return the observed risk, and the risk under permuted labels (n_permutations,)."""
+    matched = np.concatenate([found.in_train + found.in_unseen for found in group])
+    chance = exactly_one(len(people), matched, people.members).sum()
+    scale = 1 / (1 - people.members / len(people)) / max(len(matched), fewest)
+    hits = sum(int((found.in_train == 1).sum()) for found in group)
+    null_hits = np.sum([found.null_hits for found in group], axis=0)
+    return scale * (hits - chance), scale * (null_hits - chance)
+
+
+def describe(found: Configuration, people: Subjects) -> dict[str, Any]:
+    """Return the table row of a configuration, without its risk: counts and rates only."""
+    attacks, hits = len(found), (found.in_train == 1, found.in_unseen == 1)
+    return {
+        "attack": found.attack,
+        "columns": found.columns,
+        "attacks": attacks,
+        "hits_train": int(hits[0].sum()),
+        "hits_unseen": int(hits[1].sum()),
+        "rate_train": wilson(hits[0].sum(), attacks)[0],
+        "rate_unseen": wilson(hits[1].sum(), attacks)[0],
+        "risk": math.nan,
+        "low": math.nan,
+        "high": math.nan,
+        "giomi": giomi_risk(found.in_train, found.in_unseen, people.members, len(people) - people.members),
+    }
+
+
+def giomi_risk(in_train: np.ndarray, in_unseen: np.ndarray, members: int, others: int) -> float:
+    """Return Giomi's R (Palacios eq. 6-7) at the size of the smaller side. NaN if there are no queries.
+
+    The hits of the larger side are replaced by their expectation in a random subset of the smaller side's size. For
+    equal sizes it is (r_T - r_H) / (1 - r_H) with Wilson centers r.
+    """
+    size, queries = min(members, others), len(in_train)
+    if queries == 0:
+        return math.nan
+    hits = exactly_one(members, in_train, size).sum(), exactly_one(others, in_unseen, size).sum()
+    return float(excess_success(*(wilson_centre(found, queries) for found in hits)))
+
+
+_Plan = tuple[str, int, Callable[[np.random.Generator], Queries]]  # attack, columns, function that draws queries
+
+POOL_FROM = 6  # minimum number of columns of configurations pooled in the limited statistics
+_UP_TO_1 = (-math.inf, 1.0)  # a risk can exceed 1 if non-members match too
 _NONE = "no query isolates a synthetic row"
-NEIGHBOURS = 5  # an outlier is far from this many of its nearest synthetic rows
+NEIGHBOURS = 5  # an outlier is far from its nearest synthetic rows, this many
 
 
 @declared
 class SinglingOut(Metric):
     """Singling-out risk of the synthetic rows.
 
-    A query *hits* when exactly one person of the train table matches it, with one row or several: the law speaks of
-    people. With one row a person this is the papers' "exactly one record". For a configuration, that is an attack with
-    a number of columns,
+    An attack predicts that exactly one person of train matches a query. Success by chance is subtracted for each query:
+    if k members and m non-members match, k = 1 has the hypergeometric probability of drawing one of k + m subjects when
+    the members are drawn from all subjects.
 
-        risk = sum over its queries of ([k = 1] - h(k + m)) / (1 - n_T / (n_T + n_H)) / queries,
+    Args:
+        query_sizes: Numbers of columns in a query, one configuration each (at most the number of columns of the table).
+        n_queries: Maximum number of queries per configuration.
+        n_permutations: Number of permutations of the membership labels.
+        candidates: Maximum number of candidate queries per configuration.
+        patience: Number of consecutive failed candidates that ends a configuration.
+        outliers: Number of most isolated synthetic rows that the embedded attack targets.
+        negligible: Minimum denominator of the pooled risks as a share of the people of train.
 
-    where k members and m unseen people match, n counts people (H: of the holdout, and of the reference where there is
-    one: the more people, the narrower the interval), and h(K) is the probability of drawing exactly one of K
-    when n_T of all n_T + n_H are drawn. It is 0 on average for a table that does not depend on who was in train, at
-    any sizes, and 1 when every query hits one member and nobody else. It can exceed 1 when others match too (h falls),
-    so statistics are cut off at 1. Intervals permute the labels of people; h is exact under that law, with several rows
-    a person as well.
+    Attributes:
+        risk: Risk of multivariate queries of 6 and more columns (or the largest number there is).
+        risk_univariate: Risk of queries on one unique or extreme value.
+        risk_embedded: Risk of queries on outliers of the embedding, pooled like ``risk``.
+        risk_max: Largest risk over all configurations, which is above 0 by chance.
 
-    Numbers and times are asked for by threshold, as in the papers (``>= v`` above the median, ``<= v`` else). On a
-    table of few coarse columns such queries isolate its corners only, a tenth of the rows, and the interval is wide;
-    so where there are no more of them the rest of the attacks asks for the bin that holds the value, as the embedded
-    attack does. ``risk`` and ``risk_embedded``, which pool configurations, count fewer queries than F as F:
-    ``negligible`` times the people of train, or the synthetic rows or ``attacks`` where those are fewer. Where a coarse
-    table allows a handful of queries, they are a small part of what could be asked.
+    Notes:
+        A query hits if exactly one subject of train matches it, with one row or several; with one row per subject this
+        is "exactly one record" as in the papers. For a set of queries
 
-    Queries must match exactly one row of S, rows that S repeats counting once: otherwise writing every copy twice,
-    beside rows of no interest that stand once, would hide it, and a table too coarse to single anyone out could not be
-    judged.
-    Fewer attacks than wanted mean that S holds hardly any more of them; a configuration without any is not measurable.
+            risk = sum over queries of ([k = 1] - h(k + m)) / (1 - n_T / (n_T + n_H)) / queries,
 
-    Settings: ``columns`` of a query (at most the table's), ``attacks`` a configuration, ``permutations`` of labels,
-    ``candidates`` tried a configuration at most, ``patience`` candidates in a row without success, ``outliers`` the
-    number of most isolated synthetic rows that the embedded attack aims at, ``negligible`` the share of the
-    people below which a number of queries does not count as all.
+        where k members and m non-members match, n counts subjects (H: holdout and reference), and h(K) is the
+        probability of drawing exactly one of K when n_T of n_T + n_H are drawn. It is 0 on average for a table that
+        does not depend on membership, at any sizes, and 1 if every query hits one member and no non-member. It can
+        exceed 1 if non-members match too, because h decreases; statistics are therefore cut at 1. Intervals permute
+        labels by subject; h is exact under permutation.
+
+        Numbers and times are queried by threshold as in the papers (``>= v`` above the median, otherwise ``<= v``). In
+        a table of few coarse columns such queries isolate only about a tenth of the rows, and the interval is wide. If
+        there are no more of them, the remaining queries use the bin that contains the value, as the embedded attack
+        does.
+
+        ``risk`` and ``risk_embedded`` are divided by at least F queries, where F is ``negligible`` times the smallest
+        of the people of train, the synthetic rows and ``n_queries``. A handful of queries is a small part of those
+        possible.
+
+        Queries match exactly one distinct row of S. Otherwise copies could be hidden by writing each of them twice,
+        next to irrelevant unique rows, and a table too coarse to single out anyone could not be evaluated. Fewer
+        queries than ``n_queries`` mean that S allows hardly any more. A configuration without queries is not
+        measurable.
     """
 
     name: ClassVar[str] = "singling_out"
-    summary: ClassVar[str] = "How often queries that isolate a synthetic row isolate a real person."
-    needs: ClassVar[frozenset[str]] = frozenset({"train", "holdout", "synthetic"})
-    optional: ClassVar[frozenset[str]] = frozenset({"reference", "embedder"})
+    summary: ClassVar[str] = "Do queries that isolate a synthetic row isolate a real person?"
+    required_inputs: ClassVar[frozenset[str]] = frozenset({"train", "holdout", "synthetic"})
+    optional_inputs: ClassVar[frozenset[str]] = frozenset({"reference", "embedder"})
     statistics: ClassVar[tuple[StatisticSpec, ...]] = (
         StatisticSpec("risk", "Share of multivariate queries (6 to 12 columns) that isolate a member beyond chance."),
         StatisticSpec(
             "risk_univariate", "Share of queries on one extreme or unique value that isolate a member beyond chance."
         ),
         StatisticSpec(
-            "risk_embedded", "Share of queries on outliers of the embedding that isolate a member beyond chance."
+            "risk_embedded",
+            "Share of queries on outliers of the embedding that isolate a member beyond chance.",
+            embedded=True,
         ),
         StatisticSpec(
             "risk_max",
-            "The largest risk over all configurations: the best of several, so above 0 by chance.",
+            "Largest risk over all configurations, which is above 0 by chance.",
             null=None,
+            embedded=True,
         ),
     )
     default_limits: ClassVar[tuple[Limit, ...]] = (
         Limit(
             "singling_out.risk",
             at_most=0.09,
-            smallest_n=500,
+            min_subjects=500,
             source="re-identification ceiling of 0.09 of EMA Policy 0070 and Health Canada",
         ),
     )
 
     plots: ClassVar[tuple[Plot, ...]] = (
-        Intervals(
+        IntervalPlot(
             table="configurations",
-            caption="Singling-out risk by number of columns in the query: 0 when members are hit no more often than "
-            "chance gives, 1 when every query hits one.",
+            caption="Singling-out risk by number of columns in the query: 0 if members are hit as often as by chance, "
+            "1 if every query hits one.",
             x="columns",
             y="risk",
             series=("attack",),
-            labels=("columns in the query", "risk"),
+            axis_labels=("columns in the query", "risk"),
         ),
     )
     question: ClassVar[Question | None] = "singling out"
     causes: ClassVar[Causes] = Causes("rare values")
 
-    columns: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Tuple] = Field(
-        default=(3, 4, 6, 8, 10, 12), min_length=1, description="numbers of columns in a query, a configuration each"
+    query_sizes: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Tuple] = Field(
+        default=(3, 4, 6, 8, 10, 12), min_length=1, description="numbers of columns in a query, one configuration each"
     )
-    attacks: int = Field(default=8000, ge=1, description="queries a configuration, at most")
-    permutations: int = Field(default=1000, ge=99, description="permutations of the labels of people")
-    candidates: int = Field(default=1_000_000, ge=1, description="queries that are tried for these, at most")
-    patience: int = Field(default=100_000, ge=1, description="tries without a new query that end a configuration")
-    outliers: int = Field(default=2000, ge=1, description="synthetic rows farthest from others in the embedding")
-    negligible: float = Field(default=0.25, ge=0, le=1, description="share of people that fewer queries count as")
+    n_queries: int = Field(default=8000, ge=1, description="maximum number of queries per configuration")
+    n_permutations: int = Field(default=1000, ge=99, description="permutations of the membership labels")
+    candidates: int = Field(
+        default=1_000_000, ge=1, description="maximum number of candidate queries per configuration"
+    )
+    patience: int = Field(default=100_000, ge=1, description="consecutive failed candidates that end a configuration")
+    outliers: int = Field(default=2000, ge=1, description="number of most isolated synthetic rows in the embedding")
+    negligible: float = Field(
+        default=0.25, ge=0, le=1, description="minimum denominator of the pooled risks, as a share of people"
+    )
 
     @classmethod
     def study_estimates(cls, tables: Mapping[str, list[dict[str, Any]]]) -> dict[str, tuple[float, float, float]]:
-        """The risk by the number of columns of the queries, as Palacios' figure 3 has it."""
+        """Return the risk by number of columns, as in figure 3 of Palacios."""
         return {
             f"risk of {row['columns']} columns": (row["risk"], row["low"], row["high"])
             for row in tables.get("configurations", [])
             if row["attack"] == "multivariate" and None not in (row["risk"], row["low"], row["high"])
         }
 
-    def measure(self, inputs: MetricInputs) -> Measured:
-        """Attack with every configuration; see the class for the definitions."""
-        people = inputs.everyone
+    def measure(self, inputs: EvaluationInputs) -> MetricResult:
+        """Compute the statistics and the table "configurations"."""
+        people = inputs.all_subjects
         if people.smallest_side == 0 or len(inputs.synthetic) == 0:
             note = "train, holdout and synthetic need at least one row each"
             estimates = tuple(spec.missing(note, people.counts) for spec in self.statistics)
-            return Measured(estimates, {"configurations": []})
+            return self.result(inputs, estimates, configurations=[])
         attacked = self._attack(inputs, people)
         measured = [found for found in attacked if len(found)]
-        fewest = self.negligible * min(people.members, len(inputs.synthetic), self.attacks)
+        fewest = self.negligible * min(people.members, len(inputs.synthetic), self.n_queries)
         evidence = risks([[found] for found in measured], people) if measured else None
         estimates = (
             self._pooled("risk", _pool(attacked, "multivariate"), people, fewest),
@@ -156,38 +271,38 @@ class SinglingOut(Metric):
             self._pooled("risk_embedded", _pool(attacked, "embedded"), people, fewest),
             self._largest(evidence, people),
         )
-        return Measured(estimates, {"configurations": _table(attacked, evidence, people)})
+        return self.result(inputs, estimates, configurations=_table(attacked, evidence, people))
 
     def _pooled(self, name: str, pool: Sequence[Configuration], people: Subjects, fewest: float) -> Estimate:
-        """The statistic of some configurations together."""
-        spec, measured = self.spec(name), [found for found in pool if len(found)]
+        """Return a statistic pooled over configurations."""
+        spec, measured = self.statistic(name), [found for found in pool if len(found)]
         if not measured:
-            return spec.missing(_NONE if pool else "no embedder was given", people.counts)
+            return spec.missing(_NONE if pool else "no embedder was passed", people.counts)
         widest = max(found.columns for found in pool)
-        note = "" if widest >= POOL_FROM else f"queries have {widest} columns, not {POOL_FROM} and more"
+        note = "" if widest >= POOL_FROM else f"queries have {widest} columns, not {POOL_FROM} or more"
         return risks([measured], people, fewest).estimate(spec, people.counts, within=_UP_TO_1, note=note)
 
-    def _univariate(self, found: Configuration, evidence: Evidence | None, people: Subjects) -> Estimate:
-        spec = self.spec("risk_univariate")
+    def _univariate(self, found: Configuration, evidence: PermutationResult | None, people: Subjects) -> Estimate:
+        spec = self.statistic("risk_univariate")
         if evidence is None or not len(found):
             return spec.missing("no value is unique among the synthetic rows", people.counts)
         return evidence.estimate(spec, people.counts, within=_UP_TO_1)
 
-    def _largest(self, evidence: Evidence | None, people: Subjects) -> Estimate:
-        spec = self.spec("risk_max")
+    def _largest(self, evidence: PermutationResult | None, people: Subjects) -> Estimate:
+        spec = self.statistic("risk_max")
         if evidence is None:
             return spec.missing(_NONE, people.counts)
-        note = f"the largest of {len(evidence)} configurations; its interval holds for all of them at once"
+        note = f"the largest of {len(evidence)} configurations; the interval holds for all of them jointly"
         return evidence.largest(spec, people.counts, note)
 
-    def _attack(self, inputs: MetricInputs, people: Subjects) -> list[Configuration]:
-        """Every configuration with the people that its queries match; each has its own random stream and thread."""
-        # Distinct synthetic rows, shuffled from an order that only their content decides.
+    def _attack(self, inputs: EvaluationInputs, people: Subjects) -> list[Configuration]:
+        """Attack with every configuration. Each has its own random stream and thread."""
+        # Distinct synthetic rows, sorted by content and then shuffled.
         distinct = np.unique(inputs.row_ids["synthetic"], return_index=True)[1]
         rows = inputs.rng("singling_out rows").permutation(distinct)
         table, real = code_tables([[inputs.synthetic], inputs.real], inputs.schema, rows)
-        widths = sorted({min(width, len(table.start)) for width in self.columns})
-        plans: list[_Plan] = [("univariate", 1, partial(univariate, table, self.attacks))]
+        widths = sorted({min(width, len(table.start)) for width in self.query_sizes})
+        plans: list[_Plan] = [("univariate", 1, partial(univariate, table, self.n_queries))]
         aims: list[tuple[str, Sequence[Scheme], np.ndarray]] = [
             ("multivariate", (threshold_scheme(table), bin_scheme(table)), np.arange(len(rows)))
         ]
@@ -197,41 +312,43 @@ class SinglingOut(Metric):
         sought = partial(multivariate, table, candidates=self.candidates, patience=self.patience)
         for name, schemes, targets in aims:
             for width in widths:
-                plans.append((name, width, partial(sought, schemes, targets, width, self.attacks)))
-        labels = label_sets(people, self.permutations, inputs.rng("singling_out labels"))
+                plans.append((name, width, partial(sought, schemes, targets, width, self.n_queries)))
+        labels = label_sets(people, self.n_permutations, inputs.rng("singling_out labels"))
 
         def attack(planned: tuple[_Plan, np.random.Generator]) -> Configuration:
             (name, width, draw), rng = planned
             counts, hits = matched_subjects(draw(rng), real, people.codes, people.member, labels)
-            return Configuration(name, width, counts[:, 1], counts[:, 0], hits[: self.permutations])
+            return Configuration(name, width, counts[:, 1], counts[:, 0], hits[: self.n_permutations])
 
         inputs.progress(f"singling out: {len(plans)} configurations of queries")
         return in_parallel(attack, [(plan, inputs.rng(f"singling_out {plan[0]} {plan[1]}")) for plan in plans])
 
 
 def _outliers(embedding: np.ndarray, number: int, device: str) -> np.ndarray:
-    """Positions of the ``number`` rows with the largest mean distance to their 5 nearest other rows."""
+    """Return the positions of the ``number`` rows with the largest mean distance to their 5 nearest other rows."""
     neighbours = min(NEIGHBOURS, len(embedding) - 1)
     if neighbours == 0:
         return np.arange(len(embedding))
-    from privacy_assets.neighbours.nearest import nearest
+    from privacy_assets.distances.nearest import nearest
 
     found = nearest(embedding, embedding, neighbours, exclude_self=True, device=device)
     return np.argsort(-found.distances.mean(axis=1), kind="stable")[:number]
 
 
 def _pool(attacked: Sequence[Configuration], attack: str) -> list[Configuration]:
-    """The configurations that a limited statistic pools: 6 columns and more, else the widest there is."""
+    """Return the configurations pooled in a limited statistic: 6 columns and more, or the largest number there is."""
     own = [found for found in attacked if found.attack == attack]
     widest = max((found.columns for found in own), default=0)
     return [found for found in own if found.columns >= min(POOL_FROM, widest)]
 
 
-def _table(attacked: Sequence[Configuration], evidence: Evidence | None, people: Subjects) -> list[dict[str, Any]]:
-    """One row a configuration; intervals hold for all at once."""
+def _table(
+    attacked: Sequence[Configuration], evidence: PermutationResult | None, people: Subjects
+) -> list[dict[str, Any]]:
+    """Return a row for each configuration, with simultaneous intervals."""
     rows = [describe(found, people) for found in attacked]
     if evidence is not None:
-        ends = np.minimum([evidence.observed, *reaching(evidence.band(), 0.0)], 1.0)
+        ends = np.minimum([evidence.observed, *extend_to_null(evidence.band(), 0.0)], 1.0)
         for row, found in zip((row for row in rows if row["attacks"]), ends.T.tolist(), strict=True):
             row |= dict(zip(("risk", "low", "high"), found, strict=True))
     return rows

@@ -24,7 +24,7 @@ CASES = {"survey": {"rows": 2_000, "columns": [3, 6]}, "adult": {"rows": 9_758, 
 
 
 def survey(rows: int) -> pd.DataFrame:
-    """Distinct rows of whole numbers, words and truth values, of uniform numbers alone: the same on any machine."""
+    """Distinct rows of integers, strings and booleans, from uniform numbers only: the same on any machine."""
     u = np.random.default_rng(7).random((2 * rows, 8))
     frame = pd.DataFrame(
         {
@@ -42,7 +42,7 @@ def survey(rows: int) -> pd.DataFrame:
 
 
 def tables(case: str, share: float, adult: pd.DataFrame | None = None) -> dict[str, pd.DataFrame]:
-    """Train, holdout and synthetic: other people, but that share of the rows of train."""
+    """Train, holdout and synthetic rows of different people, except that the given share are rows of train."""
     rows = CASES[case]["rows"]
     frame = survey(3 * rows) if case == "survey" else adult.drop_duplicates(ignore_index=True)
     train, holdout, fresh = (frame[at * rows : (at + 1) * rows].reset_index(drop=True) for at in range(3))

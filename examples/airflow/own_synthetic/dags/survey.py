@@ -1,4 +1,4 @@
-"""A synthetic table that you have already: one task judges it, and publishes it if the policy holds."""
+"""Evaluate an existing synthetic table, and publish it if it meets the policy, in one task."""
 
 from pathlib import Path
 
@@ -13,9 +13,9 @@ DATA = PROJECT / "data"
 TABLE = TableSpec(
     name="survey",
     data={
-        "synthetic": DATA / "synthetic.parquet",  # what is to be published
-        "train": DATA / "train.parquet",  # the rows that it was made from
-        "holdout": DATA / "holdout.parquet",  # rows of other people, which its generator has not seen
+        "synthetic": DATA / "synthetic.parquet",  # the table to publish
+        "train": DATA / "train.parquet",  # the rows that its generator was fitted to
+        "holdout": DATA / "holdout.parquet",  # rows of other people, unknown to its generator
         "subject": "person",
     },
 )

@@ -1,6 +1,6 @@
-"""The same with a task of yours between verdict and publication: here a person is told, and could be asked.
+"""Run your own task between verdict and publication, for example to inform a person or to ask for approval.
 
-`publish` believes neither: it verifies the signed verdict, the policy and the bytes itself.
+`publish` does not rely on earlier tasks: it verifies the signed verdict, the policy and the bytes itself.
 """
 
 from pathlib import Path
@@ -22,7 +22,7 @@ with DAG("survey_by_hand", schedule=None):
 
     @task
     def tell_the_officer() -> str:
-        """Send a mail, open a ticket; with Airflow 3.1, `ApprovalOperator` waits here for a person's answer."""
+        """Send a mail or open a ticket. With Airflow 3.1, use `ApprovalOperator` to wait for a person's answer."""
         return "the table holds its policy: see the link Privacy report of task judge"
 
     publish = PrivacyPublishOperator(task_id="publish", attested_by=judge.task_id, **GATE)

@@ -1,0 +1,169 @@
+"""The command ``privacy-assets leak-study``: measure whether the metrics detect leaks of known size in your data.
+
+The people of --data are split into training, control and release. For every fraction and every noise, that fraction of
+the release is replaced by noisy training rows, and every metric evaluates the table (Palacios 4.2). With --overfit, a
+generator is instead over-fitted to the training rows, until its loss on people it was not trained on is that many times
+its minimum.
+
+Statistics that do not rise with the leak are not useful for these data. Do not share any of the files.
+
+in FOLDER:
+  points.jsonl   one line per table; an interrupted study resumes from it
+  leak_study.html, leak_study.json   every statistic by size of the leak, with regression lines
+
+exit status:
+  0  the study is complete, whatever its result
+  2  bad input or bad settings
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from privacy_assets.cli.options import Commands, leased, read_data, say, settings, workers
+from privacy_assets.errors import ConfigError, InputError, safe_repr
+from privacy_assets.report.text import aligned
+from privacy_assets.report.words import number
+
+if TYPE_CHECKING:
+    from privacy_assets.evaluation.leak_study import StudyCase, StudyPoint
+    from privacy_assets.metrics.inputs import EvaluationInputs
+
+_SHARES = {"train": 1 / 3, "holdout": 1 / 3, "reference": 1 / 3}  # reference: rows of the release
+_SMALLEST = 20
+
+
+def add_leak_study(commands: Commands) -> None:
+    """Add the command to the command line."""
+    command = commands.add(
+        "leak-study", _leak_study, "leak rows on purpose, and measure which metrics detect it", __doc__
+    )
+    command.option("--data", required=True)
+    out = "folder of the results, as private as counts of the table; created if missing"
+    command.option("--out", out, required=True, metavar="FOLDER", type=Path)
+    command.option("--subject", "column that identifies people; all rows of a person are on one side of the split")
+    command.common("--kind", "--drop")
+    command.option("--fractions", "leaked fractions (default: 0 to 1 in steps of 0.1)", metavar="A,B", type=_numbers)
+    noise = "noise levels; all combinations of normal, Poisson and category noise are run (default 0,0.05)"
+    command.option("--noise", noise, metavar="A,B", type=_numbers)
+    ratios = "over-fit a generator to these loss ratios (1 to 2) instead of leaking rows"
+    command.option("--overfit", ratios, metavar="A,B", type=_numbers)
+    command.option("--generator", "generator to over-fit (default rvae)")
+    command.common("--set")
+    command.option("--metrics", "metrics, comma-separated (default: those that evaluate runs)", metavar="A,B")
+    people = "maximum number of people to sample (default 30000)"
+    command.option("--people", people, metavar="N", type=int, default=30_000)
+    command.option(
+        "--no-embedder", "leave out the embedded statistics, so that no embedder is trained", action="store_true"
+    )
+    command.option("--device", "auto, cpu, cuda, cuda:N or mps", metavar="NAME")
+    command.common("--ray")
+    command.option("--seed", "seed of all random draws (default 0)")
+    command.common("--quiet")
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        found = [float(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        found = []
+    if not found:
+        raise argparse.ArgumentTypeError(f"{safe_repr(text)}: expected numbers separated by commas")
+    return found
+
+
+def _leak_study(options: argparse.Namespace) -> int:
+    from privacy_assets.evaluation.evaluate import attach_embedder, choose_metrics, fit_embedder, wants_embedder
+    from privacy_assets.evaluation.leak_study import LEAK, RATIO, leak_study
+    from privacy_assets.metrics.registry import study_metrics
+
+    _check(options)
+    metrics, _ = choose_metrics(options.metrics or study_metrics(), None)
+    embeds = not options.no_embedder and wants_embedder(metrics.values())
+    with leased(options, used=embeds or options.overfit is not None) as device, workers(options):
+        inputs = _inputs(options, device)
+        cases = list(_cases(options, inputs))
+        if embeds:
+            inputs = attach_embedder(inputs, fit_embedder(inputs))
+        title = f"Leak study of {Path(options.data).name}"
+        axis = LEAK if options.overfit is None else RATIO
+        points = leak_study(inputs, cases, metrics, options.out, title=title, axis=axis)
+    _show(options, points, axis)
+    return 0
+
+
+def _check(options: argparse.Namespace) -> None:
+    if options.seed < 0 or options.people < 3:
+        raise ConfigError("--seed must be at least 0, and --people at least 3.")
+    if options.overfit is None and (options.generator or options.set):
+        raise ConfigError("--generator and --set require --overfit.")
+    if options.overfit is not None and (options.fractions or options.noise):
+        raise ConfigError("--overfit cannot be combined with --fractions or --noise, because it leaks no rows.")
+    if options.out.exists() and not options.out.is_dir():
+        raise ConfigError(f"--out {options.out}: this is a file. Fix: pass a folder.")
+
+
+def _inputs(options: argparse.Namespace, device: str) -> EvaluationInputs:
+    """Return inputs with train and control, in which the release rows are the synthetic table."""
+    import numpy as np
+
+    from privacy_assets.metrics.inputs import EvaluationInputs
+    from privacy_assets.tables.splitting import split_table
+
+    table, people = read_data(options)
+    whose, frame = np.arange(len(table)) if people is None else people, table.frame()
+    drawn = np.random.default_rng([options.seed, 1]).permutation(np.unique(whose))[: options.people]
+    if people is not None:
+        frame = frame.assign(**{options.subject: people})
+    key = f"calibrate {options.seed}".encode()
+    parts = split_table(frame[np.isin(whose, drawn)], options.subject, key, _SHARES, where=options.data)
+    smallest = min(len(part) for part in parts.values())
+    if smallest < _SMALLEST:
+        fix = "give more rows"
+        raise InputError(f"a third of the people has {smallest} rows, {_SMALLEST} needed", where=options.data, fix=fix)
+    roles = {"train": "train", "holdout": "holdout", "synthetic": "reference"}
+    tables = {role: table.take(parts[part].index.to_numpy()) for role, part in roles.items()}
+    subjects = (
+        {} if people is None else {role: parts[role][options.subject].to_numpy() for role in ("train", "holdout")}
+    )
+    return EvaluationInputs(table.schema, tables, subjects, seed=options.seed, device=device, progress=options.progress)
+
+
+def _cases(options: argparse.Namespace, inputs: EvaluationInputs) -> Iterable[StudyCase]:
+    from privacy_assets.evaluation.leak_study import FRACTIONS, every_noise, leaky_cases, overfit_cases
+
+    if options.overfit is None:
+        return leaky_cases(
+            inputs.train, inputs.synthetic, fractions=options.fractions or FRACTIONS,
+            noises=every_noise(options.noise or (0.0, 0.05)), seed=options.seed,
+        )  # fmt: skip
+    return overfit_cases(
+        inputs.train, len(inputs.synthetic), generator=options.generator or "rvae",
+        settings=settings(options.set), ratios=options.overfit, people=inputs.subjects.get("train"), seed=options.seed,
+        device=inputs.device, progress=inputs.progress,
+    )  # fmt: skip
+
+
+def _show(options: argparse.Namespace, points: list[StudyPoint], axis: str) -> None:
+    """Print the statistics of the first series by position, with their regression lines."""
+    from privacy_assets.evaluation.leak_study import PAGE, linear_fits
+
+    first = points[0].series
+    shown = sorted((point for point in points if point.series == first), key=lambda point: point.x)
+    rows = [["statistic", *(f"{point.x:g}" for point in shown), "slope", "R²", "never back"]]
+    for line in linear_fits(shown):
+        values = [number(point.estimates.get(line.statistic, (math.nan,))[0]) for point in shown]
+        rows.append([line.statistic, *values, number(line.slope), number(line.r2), "yes" if line.rises else "NO"])
+    missed = [f"{point.wanted:g} (ended at {point.x:.3g})" for point in points if point.x < point.wanted]
+    say(
+        f"{first}; {axis}:",
+        "",
+        *aligned(rows),
+        "",
+        *([f"Not reached: {', '.join(missed)}.", ""] if missed else []),
+        f"All series, with intervals and plots: {options.out / PAGE}",
+    )

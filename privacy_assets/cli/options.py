@@ -1,0 +1,295 @@
+"""Declaration of commands, options that several commands share, and the folders of a deployment."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from privacy_assets.errors import ConfigError, FolderError, safe_repr
+from privacy_assets.infra.objects import PRIVATE_VARIABLE, RELEASES_VARIABLE
+from privacy_assets.tables.names import as_named
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from privacy_assets.gate.deployment import DeploymentSettings
+    from privacy_assets.tables.roles import Declared
+    from privacy_assets.tables.schema import Kind
+    from privacy_assets.tables.table import Table
+
+
+YES, NO = 0, 1
+HOME = ".dagster_home"
+
+# Default locations, inserted into docstrings of commands for the names in braces.
+_DEFAULTS = {
+    "releases": f"--home      DAGSTER_HOME, else ./{HOME}: the folder that holds releases, private and trusted_keys\n"
+    f"  --releases  without --home: {RELEASES_VARIABLE}",
+    "private": f"--private   without --home: {PRIVATE_VARIABLE}, else the folder private next to the releases",
+    "trusted": "PRIVACY_ASSETS_TRUSTED_KEYS (a folder or one file), else the\n"
+    "  folder trusted_keys in --home, else next to the releases",
+    "signing": "  signing key: PRIVACY_ASSETS_SIGNING_KEY (PEM text), else signing.key in the private folder",
+}
+_DEFAULTS["deployment"] = "defaults:\n  {releases}\n  {private}\n  trusted keys: {trusted}".format(**_DEFAULTS)
+
+
+def repeatable(metavar: str, text: str) -> dict[str, Any]:
+    """Return the argparse arguments of an option that can be repeated."""
+    return {"action": "append", "default": [], "metavar": metavar, "help": f"{text} (repeatable)"}
+
+
+# Arguments shared by the options of one name in all commands.
+_COMMON: dict[str, dict[str, Any]] = {
+    "--data": {"metavar": "FILE", "help": "the private table: a Parquet or CSV file, a folder or a glob"},
+    "--subject": {"metavar": "COLUMN", "type": as_named},
+    "--generator": {"metavar": "NAME"},
+    "--set": repeatable("KEY=VALUE", "a setting of the generator, as YAML"),
+    "--kind": repeatable(
+        "COLUMN=KIND,..",
+        "override inferred kinds: numeric, integer, categorical, boolean or datetime, for example visits=integer,"
+        "seen=datetime",
+    ),
+    "--drop": repeatable(
+        "COLUMN,..",
+        "columns to leave out, for example identifiers; put a name that contains a comma in double quotes: "
+        "--drop 'id,\"Name, first\"'",
+    ),
+    "--new-values": repeatable(
+        "COLUMN=REASON",
+        "column in which new values are allowed, and the reason, which is recorded; once for each column",
+    ),
+    "--allowed-values": repeatable(
+        "COLUMN=A,B", "allowed values of a column in addition to the real ones; once for each column"
+    ),
+    "--seed": {"type": int, "default": 0},
+    "--device": {"default": "auto", "help": "auto, cpu, cuda, cuda:N or mps (default auto)"},
+    "--ray": {
+        "metavar": "ADDRESS",
+        "help": "measure on a Ray cluster: its address, auto for the running one, or local to start one",
+    },
+    "--checkpoint": {"metavar": "FOLDER", "type": Path},
+    "--quiet": {"action": "store_true", "help": "show no progress on standard error"},
+    "--home": {"metavar": "DIR", "help": "the folder of the deployment: releases, private and trusted_keys are in it"},
+    "--releases": {"metavar": "DIR", "help": "the release folder, or its URL (s3://bucket/releases)"},
+    "--private": {"metavar": "DIR", "help": "the gate's private folder, or its URL"},
+}
+COLUMNS = ("kind", "drop", "new_values", "allowed_values")  # options that declare columns
+
+
+class Command(argparse.ArgumentParser):
+    """Parser of one command. Its help lists the options in the order in which they are added."""
+
+    def option(self, name: str, text: str | None = None, **more: Any) -> None:
+        """Add an option or a positional argument.
+
+        Args:
+            name: Name, with leading hyphens for an option.
+            text: Help. None: the shared help of this name.
+            **more: Arguments of argparse, which override the shared ones.
+        """
+        given = more if text is None else {**more, "help": text}
+        self.add_argument(name, **{**_COMMON.get(name, {}), **given})
+
+    def common(self, *names: str) -> None:
+        """Add options without changes to their shared arguments."""
+        for name in names:
+            self.option(name)
+
+
+class Commands:
+    """Commands of a command line."""
+
+    def __init__(self, parser: argparse.ArgumentParser) -> None:
+        self.parsers = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=Command)
+
+    def add(self, name: str, run: Callable[[argparse.Namespace], int], what: str, page: str | None) -> Command:
+        """Add a command.
+
+        Args:
+            name: Name of the command.
+            run: Runs the command and returns its exit status.
+            what: Short description, starting with a verb.
+            page: Docstring of the module. All but its first paragraph is printed in the help.
+        """
+        text = (page or "").partition("\n\n")[2].format(**_DEFAULTS)
+        command = self.parsers.add_parser(name, help=what, description=f"{what.capitalize()}.", epilog=text)
+        command.formatter_class = argparse.RawDescriptionHelpFormatter
+        command.set_defaults(run=partial(_guarded, run))
+        return command
+
+
+def deployment_settings(options: argparse.Namespace, *, check: bool = False) -> DeploymentSettings:
+    """Return the settings of the deployment given by options; the default home is DAGSTER_HOME or ``HOME``.
+
+    Args:
+        options: Parsed options.
+        check: If True, a release folder given by an option must exist.
+
+    Raises:
+        ConfigError: If it does not exist, or a location is invalid.
+    """
+    from privacy_assets.gate.deployment import DeploymentSettings
+
+    private = getattr(options, "private", None)
+    settings = DeploymentSettings(home=options.home, releases=options.releases, private=private)
+    if settings.folder("releases") is None:
+        default = Path(os.environ.get("DAGSTER_HOME") or HOME) / "releases"
+        return settings.model_copy(update={"releases": str(default)})
+    if check and (options.releases or options.home) and not settings.release_folder().is_dir():
+        raise ConfigError(
+            f"{settings.release_folder()}: no such release folder. Fix: check the path of --releases or --home."
+        )
+    return settings
+
+
+def say(*lines: str) -> None:
+    """Print lines to standard output."""
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+def _guarded(run: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
+    """Run a command, and convert file errors to ConfigError."""
+    try:
+        return run(options)
+    except (BrokenPipeError, FolderError):
+        raise
+    except OSError as error:
+        raise ConfigError(f"{error.filename}: cannot be used ({error.strerror}).") from None
+
+
+_EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
+
+
+def kinds(pairs: Sequence[str]) -> dict[str, Kind] | None:
+    """Parse COLUMN=KIND, one or several per string. The column may contain an equals sign."""
+    found: dict[str, Kind] = {}
+    for pair in parts("kind", pairs):
+        column, sign, kind = pair.rpartition("=")
+        if not sign or not column:
+            raise ConfigError(f"--kind {pair}: expected COLUMN=KIND.")
+        found[as_named(column)] = cast("Kind", kind)  # validated when the table is read
+    return found or None
+
+
+def parts(option: str, given: Sequence[str]) -> list[str]:
+    """Split each string at commas as a line of CSV; parts that contain a comma are quoted."""
+    try:  # one reader per string, so that an unclosed quote does not continue in the next one
+        return [part for text in given for part in next(csv.reader([text], skipinitialspace=True, strict=True), [])]
+    except csv.Error:
+        raise ConfigError(f"--{option}: a double quote is not closed. Fix: close it.") from None
+
+
+def read_data(options: argparse.Namespace) -> tuple[Table, np.ndarray | None]:
+    """Read --data. Return the table without the column --subject, and the subject code of each row or None."""
+    from privacy_assets.tables.private_table import canonical_source, people_of
+    from privacy_assets.tables.reading import read_table
+
+    frame, declared = read_table(options.data), declared_columns(options)
+    table = canonical_source(frame, options.subject, kinds(options.kind), declared, where=options.data)
+    return table.rows, people_of([table])
+
+
+def declared_columns(options: argparse.Namespace) -> Declared:
+    """Return the column declarations given as options, except column kinds."""
+    from privacy_assets.tables.roles import Declared
+
+    reasons = _pairs("new-values", getattr(options, "new_values", []), "COLUMN=REASON")
+    listed = _pairs("allowed-values", getattr(options, "allowed_values", []), "COLUMN=A,B")
+    values = {name: [value.strip() for value in parts("allowed-values", [text])] for name, text in listed.items()}
+    return Declared.of(parts("drop", options.drop), reasons, values, subject=options.subject)
+
+
+def _pairs(option: str, given: Sequence[str], form: str) -> dict[str, str]:
+    """Parse NAME=TEXT of a repeatable option.
+
+    Raises:
+        ConfigError: If a string has another form, or a name is repeated.
+    """
+    found: dict[str, str] = {}
+    for pair in given:
+        name, sign, text = pair.partition("=")
+        if not sign or not name or name in found:
+            raise ConfigError(f"--{option} {pair}: expected {form}, once for each column.")
+        found[name] = text
+    return found
+
+
+def settings(pairs: Sequence[str]) -> dict[str, Any]:
+    """Parse KEY=VALUE with YAML values."""
+    from privacy_assets.infra.settings import load_yaml
+
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        key, sign, value = pair.partition("=")
+        if not sign or not key:
+            raise ConfigError(f"--set {safe_repr(pair)}: expected KEY=VALUE.")
+        documents = load_yaml(value, f"--set {safe_repr(pair)}")
+        found[key] = _numbers(documents[0]) if documents else None
+    return found
+
+
+def _numbers(value: Any) -> Any:
+    """Convert strings such as 1e-5 to numbers, which YAML 1.1 reads as strings."""
+    if isinstance(value, list):
+        return [_numbers(part) for part in value]
+    if isinstance(value, dict):
+        return {key: _numbers(part) for key, part in value.items()}
+    return float(value) if isinstance(value, str) and _EXPONENT.fullmatch(value) else value
+
+
+@contextmanager
+def workers(options: argparse.Namespace) -> Iterator[None]:
+    """Use the Ray cluster of --ray, if given, in the ``with`` block."""
+    if getattr(options, "ray", None) is None:
+        yield
+        return
+    from privacy_assets.infra.parallel import on_ray
+
+    with on_ray(options.ray):
+        yield
+
+
+@contextmanager
+def leased(options: argparse.Namespace, *, used: bool = True) -> Iterator[str]:
+    """Yield the name of the device of --device.
+
+    Args:
+        options: Parsed options.
+        used: If True, lease the device for the ``with`` block. Dagster steps respect the lease.
+    """
+    from privacy_assets.infra.devices import lease_device, pick_device
+
+    if not used:
+        yield pick_device(options.device)
+        return
+    with lease_device(device=options.device, on_wait=options.progress) as device:
+        yield device
+
+
+def check_out(*paths: str | None) -> None:
+    """Check that each path, if given, can be written as a file.
+
+    Raises:
+        ConfigError: If it is a folder, or its folder does not exist.
+    """
+    for path in paths:
+        if path and Path(path).is_dir():
+            raise ConfigError(f"{path}: this is a folder. Fix: name a file.")
+        if path and not Path(path).resolve().parent.is_dir():
+            raise ConfigError(f"{path}: the folder does not exist.")
+
+
+def write_json(path: str, data: Mapping[str, Any]) -> None:
+    """Write ``data`` as a JSON file that only the current user can read."""
+    from privacy_assets.infra.files import put_atomic
+
+    put_atomic(Path(path), json.dumps(data, indent=2, allow_nan=False).encode())

@@ -1,0 +1,69 @@
+"""The command ``privacy-assets power``: check before training whether a table has enough people.
+
+People are drawn from --rows (default: the demo table), and the default generator is fitted to all of them. Only then
+are they assigned at random to train, holdout and reference. The synthetic table is independent of these roles, so it is
+harmless. The policy evaluates it, without an embedder, in several draws. The output states whether each limit would be
+decided, with the requirements for a decision, and the smallest leaks that this split would detect.
+
+exit status:
+  0  the harmless release passes in every draw
+  1  it does not: there are too few people for this policy
+  2  bad input or bad settings
+
+example:
+  privacy-assets power --train 2000 --holdout 1200 --rows people.parquet --subject person
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from privacy_assets.cli.options import NO, YES, Commands, check_out, kinds, parts, say, workers, write_json
+
+
+def add_power(commands: Commands) -> None:
+    """Add the command to the command line."""
+    command = commands.add("power", _power, "estimate the verdicts that a split of this size can give", __doc__)
+    command.option("--train", "number of people in the training table", dest="n_train", required=True,
+                   metavar="N", type=int)  # fmt: skip
+    command.option(
+        "--holdout", "number of people in the holdout", dest="n_holdout", required=True, metavar="M", type=int
+    )
+    reference = "people in the reference, 0: none (default: two fifths of --train, as in the default split)"
+    command.option("--reference", reference, dest="n_reference", metavar="K", type=int)
+    table = "table like the one to publish: a Parquet or CSV file, a folder or a glob (default: the demo table)"
+    command.option("--rows", table, dest="data", metavar="FILE")
+    command.option("--subject", "column that identifies people; default: each row is one person")
+    command.common("--kind", "--drop")
+    command.option(
+        "--policy", "policy file, or name of a built-in policy (default: the default limits)", metavar="YAML"
+    )
+    command.option("--draws", "number of random splits (default 3)", metavar="N", type=int, default=3)
+    command.option("--seed", "seed of all random draws (default 0)")
+    command.common("--ray")
+    command.option("--json", "write the results as JSON", metavar="OUT")
+    command.common("--quiet")
+
+
+def _power(options: argparse.Namespace) -> int:
+    from privacy_assets.evaluation.power import power_analysis
+
+    check_out(options.json)
+    with workers(options):
+        found = power_analysis(
+            options.n_train,
+            options.n_holdout,
+            options.n_reference,
+            rows=options.data,
+            subject=options.subject,
+            kinds=kinds(options.kind),
+            drop=parts("drop", options.drop) or None,
+            policy=options.policy,
+            draws=options.draws,
+            seed=options.seed,
+            progress=options.progress,
+        )
+    say(found.to_text())
+    if options.json:
+        write_json(options.json, found.to_json())
+    return YES if found.passed == len(found.draws) else NO

@@ -1,0 +1,111 @@
+"""Factory of the pipeline of one table, from private rows to the release."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from privacy_assets.dagster.assets import build_assets
+from privacy_assets.dagster.checks import build_table_checks
+from privacy_assets.dagster.metadata import caller_reference
+from privacy_assets.dagster.sensors import build_table_schedule
+from privacy_assets.dagster.study import build_leak_study, has_study
+from privacy_assets.dagster.table import AssetLike, DagsterTable, resolve_dagster_table
+from privacy_assets.pipeline.spec import TableSpec, spec_of
+from privacy_assets.policy import Policy
+
+
+def build_privacy_assets(
+    table: TableSpec | str,
+    *,
+    source: str | Path | None = None,
+    subject: str | None = None,
+    generator: str | Mapping[str, Any] | Callable[..., Any] | None = None,
+    policy: Policy | Mapping[str, Any] | str | Path | None = None,
+    assets: Mapping[str, AssetLike] | None = None,
+    partitions_def: dg.PartitionsDefinition | None = None,
+    gpu_tags: Mapping[str, Any] | None = None,
+    owners: Sequence[str] | None = None,
+    tags: Mapping[str, str] | None = None,
+    group_name: str | None = None,
+    schedule: str | None = None,
+) -> dg.Definitions:
+    """Build the assets, asset checks and jobs of one table.
+
+    Asset keys are ``[name, asset]``. The job ``<name>_pipeline`` runs the whole pipeline. If the table has a reference,
+    ``<name>_leak_study`` runs the leak study on its splits, without publishing.
+
+    The definitions require the resources ``privacy_io`` (:class:`PrivacyIOManager`), ``releases``
+    (:class:`ReleaseResource`), ``gpu`` (:class:`GpuResource`) and, with ``workers: ray`` in the spec, ``ray``
+    (``LocalRay`` of dagster-ray or another one). They contain neither resources nor an executor, so that several tables
+    can be combined with ``Definitions.merge``.
+
+    Args:
+        table: A :class:`TableSpec` with all settings (docs/settings.md), or the name of a table described by
+            ``source``, ``subject``, ``generator`` and ``policy``. These four must be None if a spec is passed.
+        source: "demo", or a path of Parquet or CSV files. With partitions, the path contains ``{partition}`` or the
+            setting ``partition_column`` selects the rows.
+        subject: Column that identifies people. None: each row is a person.
+        generator: Name of a generator, a mapping of ``name`` and ``settings``, or a function. None: the default one.
+        policy: A Policy, a mapping, a YAML file, or the name of a built-in one (``small``). None: the default limits.
+        assets: Your assets with rows by role, used instead of files: ``{"source": raw}``, or ``{"synthetic": ...,
+            "train": ..., "holdout": ...}`` for an external synthetic table. With partitions, they are partitioned
+            equally or ``partition_column`` is set.
+        partitions_def: Partitions of the table. None: unpartitioned.
+        gpu_tags: Op tags of the steps that can use a device, for executors that select it by tags (docs/kubernetes.md).
+        owners: Owners of all assets.
+        tags: Tags of all assets and jobs.
+        group_name: Group of all assets. None: ``data``, ``attacks`` and ``gate``.
+        schedule: Cron expression in UTC. A run is launched on it if the source has changed. None: no schedule.
+
+    Returns:
+        The definitions.
+
+    Raises:
+        ConfigError: If a setting is invalid. The message names table, group and setting.
+    """
+    dagster_table = resolve_dagster_table(
+        spec_of(table, source=source, subject=subject, generator=generator, policy=policy),
+        assets=assets,
+        partitions_def=partitions_def,
+        gpu_tags=gpu_tags,
+        owners=owners,
+        tags=tags,
+        group_name=group_name,
+    )
+    return _definitions(dagster_table, schedule, caller_reference())
+
+
+def _definitions(table: DagsterTable, schedule: str | None, reference: Mapping[str, Any]) -> dg.Definitions:
+    assets = [_referenced(asset, reference) for asset in build_assets(table)]
+    keys = [key for asset in assets for key in asset.keys]
+    job = dg.define_asset_job(
+        f"{table.name}_pipeline",
+        selection=dg.AssetSelection.assets(*keys),
+        description=f"Complete pipeline of {table.name}, from its rows to the release.",
+        tags=dict(table.tags),
+    )
+    studies = [_referenced(build_leak_study(table), reference)] if has_study(table) else []
+    study = dg.define_asset_job(
+        f"{table.name}_leak_study",
+        selection=dg.AssetSelection.assets(*studies),
+        description=(
+            f"Leak study of {table.name}: which metrics detect leaked rows? Run its pipeline first. The study"
+            " does not publish."
+        ),
+        tags=dict(table.tags),
+    )
+    return dg.Definitions(
+        assets=[*assets, *studies],
+        asset_checks=build_table_checks(table),
+        jobs=[job, study] if studies else [job],
+        schedules=[build_table_schedule(table.name, schedule)] if schedule else [],
+    )
+
+
+def _referenced(asset: dg.AssetsDefinition, reference: Mapping[str, Any]) -> dg.AssetsDefinition:
+    """Add a link to the line of code that defines the table."""
+    return asset.map_asset_specs(lambda spec: spec.merge_attributes(metadata=reference)) if reference else asset

@@ -1,0 +1,118 @@
+"""Reject run configuration of resources and executors, which are configured in code only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, overload
+
+import dagster as dg
+from dagster._config import ConfigTypeKind
+from dagster._core.definitions.job_definition import default_job_io_manager
+
+from privacy_assets.errors import ConfigError
+from privacy_assets.infra.objects import check_no_credentials
+
+DEFAULT = "io_manager"  # key of the IO manager of assets that name none
+_SECTIONS = ("resources", "execution")
+
+
+@overload
+def frozen_config(given: dg.ExecutorDefinition, settings: Mapping[str, Any] | None = None) -> dg.ExecutorDefinition: ...
+
+
+@overload
+def frozen_config(
+    given: dg.ConfigurableResource[Any] | dg.ConfigurableIOManager | dg.ResourceDefinition,
+    settings: Mapping[str, Any] | None = None,
+) -> dg.ResourceDefinition: ...
+
+
+def frozen_config(given: Any, settings: Mapping[str, Any] | None = None) -> Any:
+    """Fix the configuration of a resource, IO manager or executor, so that run configuration cannot override it.
+
+    Otherwise a user who launches a run could point an IO manager to another location, from which it would unpickle,
+    have an environment variable displayed as a path, or make an executor import another module. Tables of this package
+    do not run with resources that run configuration can override.
+
+    Args:
+        given: An instance (``frozen_config(dg.FilesystemIOManager(base_dir="/srv/data"))``) or a definition
+            (``frozen_config(dg.multiprocess_executor, {"max_concurrent": 2})``).
+        settings: Configuration of a definition. Ignored for an instance. If a required value is missing, no run starts.
+
+    Returns:
+        A definition without configuration schema.
+    """
+    definition, values = given, dict(settings or {})
+    if hasattr(given, "get_resource_definition"):
+        definition, values = given.get_resource_definition(), given._resolved_config_dict
+    if not is_open(definition):
+        return definition
+    return definition.configured(lambda _: values, config_schema={})
+
+
+def is_open(definition: Any) -> bool:
+    """Return True if run configuration can set values of ``definition``.
+
+    A resource without a declared schema receives any run configuration, but without resolved environment variables.
+    :func:`check_launch` rejects such runs.
+    """
+    if not definition.has_config_field:
+        return False
+    taken = definition.config_field.config_type
+    return not (taken.kind is ConfigTypeKind.ANY or (taken.kind is ConfigTypeKind.STRICT_SHAPE and not taken.fields))
+
+
+class FixedConfig:
+    """Mixin for resource classes whose configuration is fixed in code; see :func:`frozen_config`.
+
+    Otherwise any user of the UI could select another private folder or key by run configuration, or display any
+    environment variable as a path.
+
+    Raises:
+        ConfigError: If a value is a URL with credentials, because the UI displays values.
+    """
+
+    def __init__(self, **given: Any) -> None:
+        for value in given.values():
+            if isinstance(value, str):
+                check_no_credentials(value)
+        super().__init__(**given)
+
+    @cached_property
+    def _fixed(self) -> Any:
+        values = self._resolved_config_dict  # type: ignore[attr-defined]
+        return super().get_resource_definition().configured(lambda _: values, config_schema={})  # type: ignore[misc]
+
+    def get_resource_definition(self) -> Any:
+        """Return the definition with its configuration. Always the same object, because Dagster compares identities."""
+        return self._fixed
+
+
+def check_launch() -> None:
+    """Reject runs whose configuration sets, or could set, values of resources or executors. Does nothing outside a run.
+
+    The check covers the resources of all selected assets and the default IO manager, with which other assets may load
+    pickles. Loggers may be configured.
+
+    Raises:
+        ConfigError: If the run is rejected.
+    """
+    try:
+        step = dg.OpExecutionContext.get()
+    except dg.DagsterInvariantViolationError:  # the step was called as a function, as in tests
+        return
+    for section in _SECTIONS:
+        if step.run_config.get(section):
+            raise ConfigError(
+                f"this run was launched with {section!r} in its configuration, which the gate does not accept. Fix:"
+                " remove it, and configure the definitions (privacy_assets.frozen_config)."
+            )
+    job = step.job_def
+    for name in sorted({*job.required_resource_keys, DEFAULT} & set(job.resource_defs)):
+        # Dagster's default IO manager has no configuration as long as no step of this run requires it.
+        if is_open(job.resource_defs[name]) or job.resource_defs[name] is default_job_io_manager:
+            raise ConfigError(
+                f"resource {name!r}: users who launch a run can change its configuration, and so read keys or rows."
+                f" Fix: give the definitions resources={{{name!r}: privacy_assets.frozen_config(...)}}."
+            )

@@ -1,0 +1,156 @@
+"""Asset of the leak study, which measures whether the metrics detect leaks in a table. Not part of the pipeline."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+from pydantic import Field
+
+from privacy_assets.dagster.assets import IO_KEY, asset_ins, labels
+from privacy_assets.dagster.context import device_of, op_tags, place_of, resource_keys, workers_of
+from privacy_assets.dagster.failures import checked_step
+from privacy_assets.dagster.resources import home_of
+from privacy_assets.dagster.table import DagsterTable
+from privacy_assets.errors import ConfigError
+from privacy_assets.evaluation.evaluate import attach_embedder, build_inputs
+from privacy_assets.infra.files import private_folder
+from privacy_assets.infra.objects import ObjectPath, local_copy
+from privacy_assets.infra.progress import Lines, Progress
+from privacy_assets.metrics.base import Metric
+
+if TYPE_CHECKING:
+    from privacy_assets.evaluation.leak_study import StudyPoint
+
+STUDY = "leak_study"
+_TEXT = (
+    "Every metric evaluates tables with leaked training rows (Palacios 4.2). A statistic that does not rise with the "
+    "leak is not useful for these data. The rows of reference are used as the release. It does not publish a table."
+)
+
+
+class LeakStudyConfig(dg.Config):
+    """Run configuration of the study: leaked fractions, noise and metrics."""
+
+    fractions: list[float] = Field([0.0, 0.25, 0.5, 0.75, 1.0], description="Fractions of training rows, 0 to 1.")
+    noise: list[float] = Field(
+        [0.0],
+        description="Levels of noise on the leaked rows; all configurations of normal, Poisson and category noise are "
+        "run. The paper has [0, 0.05].",
+    )
+    metrics: list[str] = Field([], description="Names of metrics of the table; []: all that the study can run.")
+
+
+def has_study(table: DagsterTable) -> bool:
+    """Return True if the table has a reference, used as the leak-free release, and a metric that the study can run."""
+    return "reference" in table.resolved.roles and bool(able_metrics(table))
+
+
+def able_metrics(table: DagsterTable, names: Sequence[str] = ()) -> dict[str, Metric]:
+    """Return the metrics that the study can run: they compare a synthetic table with train and holdout.
+
+    Args:
+        table: Settings of the table.
+        names: Metrics to select. Empty: all.
+
+    Raises:
+        ConfigError: If the study cannot run a selected metric.
+    """
+    there = {"train", "holdout", "synthetic", *(["embedder"] if table.resolved.embeds else [])}
+    own = {name: metric for name, metric in table.resolved.metrics.items() if metric.in_leak_studies}
+    able = {
+        name: metric
+        for name, metric in own.items()
+        if "synthetic" in metric.required_inputs and metric.required_inputs <= there
+    }
+    for position, name in enumerate(names):
+        # The message contains the position, not the name: run configuration can refer to environment variables
+        # ({env: ...}), whose values must not be displayed.
+        if name not in able:
+            text = f"metrics[{position}] is not a metric that this study can run. Known: {', '.join(able)}."
+            raise ConfigError(f"table {table.name}, {text}")
+    return {name: able[name] for name in names} if names else able
+
+
+def build_leak_study(table: DagsterTable) -> dg.AssetsDefinition:
+    """Build the asset of the study: page and points in its private folder, regression lines as metadata."""
+    metrics = able_metrics(table).values()
+    embedder = ["embedder"] if any(table.resolved.uses_embedder(metric) for metric in metrics) else []
+    on_device = bool(embedder) or any(metric.uses_device for metric in metrics)
+
+    @dg.asset(
+        **labels(table, STUDY, "html"),
+        dagster_type=dg.Any,
+        partitions_def=table.partitions_def,
+        ins=asset_ins(table, [*table.resolved.roles, *embedder]),
+        required_resource_keys={IO_KEY, *resource_keys(table, on_device)},
+        **op_tags(table, on_device),
+        description=_TEXT,
+    )
+    @checked_step
+    def leak_study(context: dg.AssetExecutionContext, config: LeakStudyConfig, **inputs: Any) -> dg.MaterializeResult:
+        from privacy_assets.evaluation.leak_study import PAGE
+
+        place, home = place_of(context, table), home_of(context.instance)
+        folder = private_folder(context.resources.privacy_io.folder(context.asset_key, place.partition, home=home))
+        progress = Lines(context.log.info)
+        with local_copy(folder) as here:
+            try:
+                with device_of(context, on_device) as device, workers_of(table):
+                    points = _points(table, inputs, config, here, f"Leak study of {place}", device, progress)
+            finally:  # an interrupted study resumes from the uploaded points
+                if isinstance(folder, ObjectPath):
+                    folder.upload(here)
+        page = dg.MetadataValue.path(str(folder / PAGE))
+        return dg.MaterializeResult(metadata={"path": page, **study_metadata(points)})
+
+    return leak_study
+
+
+def _points(
+    table: DagsterTable,
+    inputs: Mapping[str, Any],
+    config: LeakStudyConfig,
+    folder: Path,
+    title: str,
+    device: str,
+    progress: Progress,
+) -> "list[StudyPoint]":
+    """Run the study, and write its files to ``folder``, from which an interrupted study resumes."""
+    from privacy_assets.evaluation.leak_study import every_noise, leak_study, leaky_cases
+
+    metrics = able_metrics(table, config.metrics)
+    if not config.fractions or not config.noise:
+        raise ConfigError(f"table {table.name}: fractions and noise need at least one number each.")
+    tables, seed = {role: inputs[role] for role in ("train", "holdout")}, table.resolved.spec.run.seed
+    ready = build_inputs(tables, inputs["reference"].rows, seed=seed, device=device, progress=progress)
+    if any(table.resolved.uses_embedder(metric) for metric in metrics.values()):
+        ready = attach_embedder(ready, inputs["embedder"])
+    cases = leaky_cases(
+        ready.train, ready.synthetic, fractions=config.fractions, noises=every_noise(config.noise), seed=seed
+    )
+    return leak_study(ready, cases, metrics, folder, title=title)
+
+
+def study_metadata(points: "Sequence[StudyPoint]") -> dict[str, Any]:
+    """Return the lines of the series with the least noise, the number that are not monotonic, and a plot per metric."""
+    from privacy_assets.evaluation.leak_study import linear_fits
+    from privacy_assets.report.svg import line_markdown
+
+    first = [point for point in points if point.series == points[0].series]
+    lines = linear_fits(first)
+    records = [
+        dg.TableRecord({"statistic": line.statistic, "slope": f"{line.slope:.3g}", "at 0": f"{line.intercept:.3g}",
+                        "R²": f"{line.r2:.3f}", "never back": "yes" if line.rises else "NO"})
+        for line in lines
+    ]  # fmt: skip
+    metadata: dict[str, Any] = {"tables": len(points), "series": points[0].series}
+    if records:
+        metadata["lines"] = dg.MetadataValue.table(records)
+        metadata["statistics that decrease"] = sum(not line.rises for line in lines)
+    for metric in dict.fromkeys(name.partition(".")[0] for name in first[0].estimates):
+        statistic = next(name for name in first[0].estimates if name.partition(".")[0] == metric)
+        title = f"{statistic} by leak"
+        if image := line_markdown(title, [(point.x, point.estimates[statistic][0]) for point in first]):
+            metadata[title] = dg.MetadataValue.md(image)
+    return metadata

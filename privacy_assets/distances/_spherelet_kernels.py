@@ -1,0 +1,79 @@
+"""Compiled divergence of spherelets (see :mod:`privacy_assets.distances.spherelets`). Imports numba."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from privacy_assets.infra.compiling import compiled
+
+Array = np.ndarray
+
+
+@compiled
+def between(numbers: Array, codes: Array, first: Array, second: Array, out: Array) -> None:
+    """Write the squared distances between rows ``first`` (k,) and ``second`` (k,) of a table to ``out`` (k, k)."""
+    for i in range(len(first)):
+        for j in range(len(second)):
+            total = 0.0
+            for column in range(codes.shape[1]):
+                total += codes[first[i], column] != codes[second[j], column]
+            for column in range(numbers.shape[1]):
+                away = np.float64(numbers[first[i], column]) - np.float64(numbers[second[j], column])
+                total += away * away
+            out[i, j] = total
+
+
+@compiled
+def among(numbers: Array, codes: Array, rows: Array) -> Array:
+    """Return the squared distances within each set ``rows`` (n, k), float64 (n, k, k)."""
+    out = np.empty((len(rows), rows.shape[1], rows.shape[1]))
+    for n in range(len(rows)):
+        between(numbers, codes, rows[n], rows[n], out[n])
+    return out
+
+
+@compiled
+def _error(squared: Array, weights: Array, offset: float, radius: float) -> float:
+    """Return the mean squared distance of points from a sphere, from their ``squared`` (k, k) distances to its rows."""
+    total = 0.0
+    for i in range(len(squared)):
+        reach = -offset
+        for j in range(len(weights)):
+            reach += weights[j] * squared[i, j]
+        away = math.sqrt(max(reach, 0.0)) - radius
+        total += away * away
+    return total / len(squared)
+
+
+@compiled
+def divergence(
+    numbers: Array,
+    codes: Array,
+    rows: tuple[Array, Array],
+    weights: tuple[Array, Array],
+    spheres: tuple[Array, Array],
+    pairs: Array,
+) -> Array:
+    """Return d_R, float64 (m,), for ``pairs`` (m, 2) of a spherelet of the first set and one of the second.
+
+    ``numbers`` and ``codes`` are the training rows. Each set has ``rows`` int64 (n, k), ``weights`` float64 (n, k), and
+    ``spheres`` float64 (n, 3): offset, radius, and error of its own rows.
+    """
+    out = np.zeros(len(pairs))
+    k = rows[0].shape[1]
+    squared = np.empty((k, k))
+    for m in range(len(pairs)):
+        a, b = pairs[m]
+        same = True
+        for j in range(k):
+            same &= rows[0][a, j] == rows[1][b, j]
+        if same:
+            continue
+        between(numbers, codes, rows[0][a], rows[1][b], squared)
+        one, other = spheres[0][a], spheres[1][b]
+        cross = max(0.0, _error(squared, weights[1][b], other[0], other[1]) - one[2])
+        back = max(0.0, _error(squared.T, weights[0][a], one[0], one[1]) - other[2])
+        out[m] = math.sqrt((cross + back) / 2)
+    return out

@@ -1,0 +1,529 @@
+"""Compiled search of the mixed tree (see :mod:`privacy_assets.distances.mixed_tree`). Imports numba.
+
+A squared distance is the number of mismatching codes plus the squared differences of the numbers, added column by
+column in float64. Bounds, and the first filter on the rows of a leaf, use float32 and numbers clipped at 1e15. Each of
+the p + 5 roundings changes a sum by at most 6e-8 of its value; the margin is twice that, plus ``_TINY`` for values that
+float32 cannot represent. Remaining rows are computed in float64, so results do not depend on float32.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from privacy_assets.distances._vectors import LEAF, WIDE, children_inside, children_within, lowest_bit, rows_within
+from privacy_assets.infra.compiling import compiled, inlined
+from privacy_assets.tables.arrays import mapped_empty
+
+Array = np.ndarray
+SLOTS = 256  # maximum number of slots of a categorical column
+ABSENT = np.iinfo(np.int32).max  # an absent child
+
+
+class Tree(NamedTuple):
+    """Nodes, root first, and their rows, stored leaf by leaf at positions 0..n-1. Axis w is the child.
+
+    Attributes:
+        child: A node, -1 - leaf, or ``ABSENT``; int32 (nodes, w).
+        least: Smallest row of the child; int32 (nodes, w).
+        low: Lower bounds of the child's box; float32 (nodes, p, w).
+        high: Upper bounds of the child's box; float32 (nodes, p, w).
+        held: Bit c is set if child c has the category; uint16 (nodes, slots).
+        leaves: First position of each leaf; int32 (leaves,).
+        filled: Mask of the rows of each leaf; uint32 (leaves,).
+        lanes: Numbers of each leaf, column by column; float32 (leaves, p, LEAF).
+        slots: Slots of each leaf, column by column; uint8 (leaves, q, LEAF).
+        order: Row at each position; int32 (n,).
+        numbers: Numbers at each position; (n, p).
+        codes: Codes at each position; (n, q).
+        room: Maximum number of pending nodes.
+    """
+
+    child: Array
+    least: Array
+    low: Array
+    high: Array
+    held: Array
+    leaves: Array
+    filled: Array
+    lanes: Array
+    slots: Array
+    order: Array
+    numbers: Array
+    codes: Array
+    room: int
+
+
+@inlined
+def _count(slots: Array, column: int, rows: Array, counts: Array) -> None:
+    for slot in range(SLOTS):
+        counts[slot] = 0
+    for row in rows:
+        counts[slots[row, column]] += 1
+
+
+@inlined
+def _widest(numbers: Array, slots: Array, weight: Array, rows: Array, counts: Array) -> int:
+    """Return the column with the largest half mean squared difference among ``rows``, or -1 if all rows are equal.
+
+    Numbers come first. The value of a categorical column is multiplied by its ``weight``.
+    """
+    best, most = -1, 0.0
+    for column in range(numbers.shape[1]):
+        total, squares, first = 0.0, 0.0, np.float64(numbers[rows[0], column])
+        for row in rows:
+            value = numbers[row, column] - first
+            total += value
+            squares += value * value
+        spread = (squares - total * total / len(rows)) / len(rows)
+        if spread > most:
+            best, most = column, spread
+    for column in range(slots.shape[1]):
+        _count(slots, column, rows, counts)
+        alike = 0.0
+        for slot in range(SLOTS):
+            alike += np.float64(counts[slot]) * counts[slot]
+        spread = 0.5 * weight[column] * (1 - alike / (np.float64(len(rows)) * len(rows)))
+        if spread > most:
+            best, most = numbers.shape[1] + column, spread
+    return best
+
+
+@inlined
+def _rank(size: int, counts: Array, rank: Array) -> None:
+    """Write minus the number of rows in less frequent slots to ``rank``, so that the most frequent slot has the lowest.
+
+    Sets the counts of the ``size`` rows to 0.
+    """
+    left = size
+    while left > 0:
+        slot = 0
+        for other in range(1, SLOTS):
+            if counts[other] > counts[slot]:
+                slot = other
+        left -= counts[slot]
+        counts[slot] = 0
+        rank[slot] = -left
+
+
+@inlined
+def _middle(values: Array) -> float:
+    """Return the smallest value of the right half, cutting between distinct values as near to the middle as possible.
+
+    Reorders ``values`` (Hoare 1961, algorithm 65).
+    """
+    half = len(values) // 2
+    if half > LEAF:
+        half -= half % LEAF  # fill leaves completely
+    low, high = 0, len(values) - 1
+    while low < high:
+        pivot, left, right = values[half], low, high
+        while left <= right:
+            while values[left] < pivot:
+                left += 1
+            while values[right] > pivot:
+                right -= 1
+            if left <= right:
+                values[left], values[right] = values[right], values[left]
+                left += 1
+                right -= 1
+        if right < half:
+            low = left
+        if left > half:
+            high = right
+    middle, following, below, beyond = values[half], np.inf, 0, 0
+    for value in values:
+        below += value < middle
+        beyond += value <= middle
+        if value > middle:
+            following = min(following, value)
+    if below > 0 and (beyond == len(values) or half - below <= beyond - half):
+        return middle
+    return following
+
+
+@inlined
+def _split(
+    numbers: Array, slots: Array, weight: Array, rows: Array, counts: Array, rank: Array, held: Array, others: Array
+) -> int:
+    """Move the rows of one half to the front, in place, and return their number."""
+    column = _widest(numbers, slots, weight, rows, counts)
+    if column < 0:  # several codes share a slot
+        return len(rows) // 2
+    values, again = held[0, : len(rows)], held[1, : len(rows)]
+    if column < numbers.shape[1]:
+        for place in range(len(rows)):
+            values[place] = numbers[rows[place], column]
+    else:
+        _count(slots, column - numbers.shape[1], rows, counts)
+        _rank(len(rows), counts, rank)
+        for place in range(len(rows)):
+            values[place] = rank[slots[rows[place], column - numbers.shape[1]]]
+    for place in range(len(rows)):
+        again[place] = values[place]
+    middle, left, right = _middle(again), 0, 0
+    for place in range(len(rows)):
+        if values[place] < middle:
+            rows[left] = rows[place]
+            left += 1
+        else:
+            others[right] = rows[place]
+            right += 1
+    for place in range(right):
+        rows[left + place] = others[place]
+    return left
+
+
+def grow(numbers: Array, slots: Array, weight: Array) -> tuple[Array, Array, Array, Array, int]:
+    """Build the tree of distinct rows: float32 (n, p), uint8 ``slots`` (n, q).
+
+    ``weight`` (q,) is the weight of each categorical column in the choice of splits. Returns ``child``, the position
+    ranges of each child, int32 (nodes, w, 2), and of each leaf, int32 (leaves, 2), ``order``, and the depth of the
+    tree.
+    """
+    n = len(numbers)
+    capacity = n // 10 + 2  # a node has two inner children, or 15 leaves, or more than LEAF rows in leaves
+    child, depth = np.full((capacity, WIDE), ABSENT, np.int32), np.ones(capacity, np.int32)
+    places, leaves = np.zeros((capacity, WIDE, 2), np.int32), np.zeros((n, 2), np.int32)
+    order, counts, rank = np.arange(n, dtype=np.int32), np.zeros(SLOTS, np.int64), np.zeros(SLOTS)
+    held, others = np.empty((2, n)), np.empty(n, np.int32)
+    nodes, leaf = _grow(numbers, slots, weight, child, depth, places, leaves, order, counts, rank, held, others)
+    return child[:nodes].copy(), places[:nodes], leaves[:leaf], order, int(depth[nodes - 1])
+
+
+@compiled
+def _grow(
+    numbers: Array,
+    slots: Array,
+    weight: Array,
+    child: Array,
+    depth: Array,
+    places: Array,
+    leaves: Array,
+    order: Array,
+    counts: Array,
+    rank: Array,
+    held: Array,
+    others: Array,
+) -> tuple[int, int]:
+    """Fill the arrays of :func:`grow` and return the numbers of nodes and leaves."""
+    places[0, 0, 1] = len(numbers)
+    nodes, leaf, node = 1, 0, 0
+    while node < nodes:  # a pending node stores its range in the slot of its first child
+        groups, count = places[node], 1
+        while count < WIDE:  # split the largest group
+            largest = 0
+            for group in range(1, count):
+                if groups[group, 1] - groups[group, 0] > groups[largest, 1] - groups[largest, 0]:
+                    largest = group
+            low, high = groups[largest, 0], groups[largest, 1]
+            if high - low <= LEAF:
+                break
+            cut = _split(numbers, slots, weight, order[low:high], counts, rank, held, others)
+            groups[largest, 1] = groups[count, 0] = low + cut
+            groups[count, 1] = high
+            count += 1
+        for group in range(count):
+            start, stop = groups[group, 0], groups[group, 1]
+            if stop - start <= LEAF:
+                leaves[leaf, 0], leaves[leaf, 1] = start, stop
+                leaf += 1
+                child[node, group] = -leaf
+            else:
+                places[nodes, 0, 0], places[nodes, 0, 1] = start, stop
+                child[node, group], depth[nodes] = nodes, depth[node] + 1
+                nodes += 1
+        node += 1
+    return nodes, leaf
+
+
+def boxes(numbers: Array, slots: Array, bases: Array, bits: int, places: Array, order: Array) -> tuple[Array, ...]:
+    """Return ``least``, ``low``, ``high`` and ``held`` (see :class:`Tree`).
+
+    Slot s of column j has index ``bases[j] + s``.
+    """
+    nodes, p = len(places), numbers.shape[1]
+    low, high = np.full((nodes, p, WIDE), np.inf, np.float32), np.full((nodes, p, WIDE), -np.inf, np.float32)
+    least, held = np.full((nodes, WIDE), ABSENT, np.int32), np.zeros((nodes, bits), np.uint16)
+    _fill_boxes(numbers, slots, bases, places, order, least, low, high, held)
+    return least, low, high, held
+
+
+@compiled
+def _fill_boxes(
+    numbers: Array,
+    slots: Array,
+    bases: Array,
+    places: Array,
+    order: Array,
+    least: Array,
+    low: Array,
+    high: Array,
+    held: Array,
+) -> None:
+    for node in range(len(places)):
+        for group in range(WIDE):
+            for place in range(places[node, group, 0], places[node, group, 1]):
+                row = order[place]
+                least[node, group] = min(least[node, group], row)
+                for column in range(numbers.shape[1]):
+                    value = numbers[row, column]
+                    low[node, column, group] = min(low[node, column, group], value)
+                    high[node, column, group] = max(high[node, column, group], value)
+                for column in range(slots.shape[1]):
+                    held[node, bases[column] + slots[row, column]] |= np.uint16(1 << group)
+
+
+def by_leaf(table: Array, leaves: Array, order: Array) -> Array:
+    """Rearrange a table (n, columns) to (leaves, columns, LEAF), with 0 where a leaf has fewer rows."""
+    places = leaves[:, :1] + np.arange(LEAF)
+    there = places < leaves[:, 1:]
+    rows = order[np.where(there, places, 0)]
+    out = mapped_empty((len(leaves), table.shape[1], LEAF), table.dtype)
+    for column in range(table.shape[1]):
+        out[:, column] = np.where(there, table[rows, column], table.dtype.type(0))
+    return out
+
+
+_TINY = 1e-37  # squares of smaller numbers may underflow, or have a larger relative error
+
+
+@inlined
+def _distance(codes: Array, numbers: Array, row_codes: Array, row_numbers: Array) -> float:
+    total = 0.0
+    for column in range(len(codes)):
+        total += codes[column] != row_codes[column]
+    for column in range(len(numbers)):
+        away = np.float64(row_numbers[column]) - np.float64(numbers[column])
+        total += away * away
+    return total
+
+
+@compiled
+def _keep(squared: Array, found: Array, places: Array, distance: float, row: int, place: int) -> None:
+    """Insert a row into the nearest, which are ordered by distance, then row; ignore a row that is already included."""
+    last = len(squared) - 1
+    if distance > squared[last] or (distance == squared[last] and row >= found[last]):
+        return
+    slot = last
+    while slot > 0 and (squared[slot - 1] > distance or (squared[slot - 1] == distance and found[slot - 1] > row)):
+        slot -= 1
+    if slot > 0 and found[slot - 1] == row:
+        return
+    for other in range(last, slot, -1):
+        squared[other], found[other], places[other] = squared[other - 1], found[other - 1], places[other - 1]
+    squared[slot], found[slot], places[slot] = distance, row, place
+
+
+@inlined
+def _push(tree: Tree, node: int, mask: np.uint16, bound: Array, stack: Array, reach: Array, top: int) -> int:
+    """Push the children in ``mask`` on the stack int32 (room, 2), nearest on top, and return its new end."""
+    base = top
+    while mask:
+        group = lowest_bit(mask)
+        mask &= mask - np.uint16(1)
+        child, away = tree.child[node, group], bound[group]
+        if child == ABSENT:  # absent children pass the filter while the limit is infinite
+            continue
+        slot = top
+        while slot > base and reach[slot - 1] < away:
+            stack[slot, 0], stack[slot, 1], reach[slot] = stack[slot - 1, 0], stack[slot - 1, 1], reach[slot - 1]
+            slot -= 1
+        stack[slot, 0], stack[slot, 1], reach[slot] = child, tree.least[node, group], away
+        top += 1
+    return top
+
+
+def search(
+    tree: Tree, numbers: Array, codes: Array, near: Array, slots: Array, bases: Array, k: int
+) -> tuple[Array, Array, Array]:
+    """Find the k nearest rows of each query.
+
+    ``near`` are the ``numbers`` clipped at 1e15, ``slots`` the ``codes`` modulo SLOTS; slot s of column j has bit
+    ``bases[j] + s``. Returns squared distances float64 (m, k), ties ordered by row; rows int32 (m, k); and the number
+    of visited nodes and leaves, int64 (2,).
+    """
+    m = len(numbers)
+    squared, found, work = np.full((m, k), np.inf), np.full((m, k), ABSENT, np.int32), np.zeros(2, np.int64)
+    stack, reach, bound, bit = _scratch(tree, len(bases))
+    seen = np.full((2, k), -1)
+    _search(tree, numbers, codes, near, slots, bases, squared, found, work, stack, reach, bound, bit, seen)
+    return squared, found, work
+
+
+def _scratch(tree: Tree, q: int) -> tuple[Array, Array, Array, Array]:
+    """Allocate pending nodes with their smallest rows, their bounds, bounds of one node's children, and query slots."""
+    stack, reach = np.empty((tree.room, 2), np.int32), np.empty(tree.room, np.float32)
+    return stack, reach, np.empty(WIDE, np.float32), np.empty(q, np.uint32)
+
+
+@compiled
+def _search(
+    tree: Tree,
+    numbers: Array,
+    codes: Array,
+    near: Array,
+    slots: Array,
+    bases: Array,
+    squared: Array,
+    found: Array,
+    work: Array,
+    stack: Array,
+    reach: Array,
+    bound: Array,
+    bit: Array,
+    seen: Array,
+) -> None:
+    k, margin = squared.shape[1], (numbers.shape[1] + 8) * 2.0**-23
+    shrink, tiny = np.float32(1 - margin), np.float32(_TINY)
+    places, before = seen[0], seen[1]
+    for q in range(len(numbers)):
+        best, rows = squared[q], found[q]
+        for column in range(len(bases)):
+            bit[column] = bases[column] + slots[q, column]
+        for slot in range(k):
+            before[slot], places[slot] = places[slot], -1
+        for place in before:  # start with the neighbors of the previous query, because consecutive queries are similar
+            if place >= 0:
+                distance = _distance(codes[q], numbers[q], tree.codes[place], tree.numbers[place])
+                _keep(best, rows, places, distance, tree.order[place], place)
+        stack[0, 0], stack[0, 1], reach[0], top = 0, 0, 0.0, 1  # the root
+        while top > 0:
+            top -= 1
+            node, worst = stack[top, 0], best[k - 1]
+            if reach[top] > worst or (reach[top] == worst and stack[top, 1] >= rows[k - 1]):
+                continue
+            limit = np.float32(worst * (1 + margin) + _TINY)
+            if node >= 0:
+                inside = children_within(tree.low, tree.high, tree.held, node, near[q], bit, shrink, tiny, limit, bound)
+                top = _push(tree, node, inside, bound, stack, reach, top)
+                work[0] += 1
+                continue
+            leaf = -1 - node
+            mask = rows_within(tree.lanes, tree.slots, leaf, near[q], slots[q], limit) & tree.filled[leaf]
+            while mask:
+                place = tree.leaves[leaf] + lowest_bit(mask)
+                mask &= mask - np.uint32(1)
+                distance = _distance(codes[q], numbers[q], tree.codes[place], tree.numbers[place])
+                _keep(best, rows, places, distance, tree.order[place], place)
+            work[1] += 1
+
+
+@compiled
+def direct(queries: Array, query_codes: Array, points: Array, point_codes: Array, found: Array, out: Array) -> None:
+    """Write the squared distances of each query to the points at ``found`` int64 (m, c) to ``out`` float64 (m, c)."""
+    for q in range(len(found)):
+        for place in range(found.shape[1]):
+            row = found[q, place]
+            out[q, place] = _distance(query_codes[q], queries[q], point_codes[row], points[row])
+
+
+def masses(tree: Tree, weights: Array) -> Array:
+    """Return the weight of the rows below each child, float64 (nodes, WIDE); ``weights`` (n,) in tree order."""
+    out = np.zeros(tree.child.shape)
+    _add_up(tree.child, tree.filled, tree.leaves, weights, out)
+    return out
+
+
+@compiled
+def _add_up(children: Array, filled: Array, leaves: Array, weights: Array, out: Array) -> None:
+    for node in range(len(out) - 1, -1, -1):  # children are stored after their parents
+        for group in range(WIDE):
+            child = children[node, group]
+            if child < 0:
+                mask = filled[-1 - child]
+                while mask:
+                    out[node, group] += weights[leaves[-1 - child] + lowest_bit(mask)]
+                    mask &= mask - np.uint32(1)
+            elif child != ABSENT:
+                for below in out[child]:
+                    out[node, group] += below
+
+
+def within(
+    tree: Tree,
+    mixed: Array,
+    mass: Array,
+    weights: Array,
+    numbers: Array,
+    codes: Array,
+    near: Array,
+    slots: Array,
+    bases: Array,
+    most: float,
+    whole: bool,
+    total: int,
+) -> tuple[Array, Array, Array, Array]:
+    """Find the rows at a squared distance of at most ``most`` from each query.
+
+    ``mixed`` is defined in ``children_inside``, ``mass`` in :func:`masses`, other arguments in :func:`search`. If
+    ``whole``, a child that is entirely within reach is counted without visiting its rows; this must not be used for
+    pairs, or where numbers may have been clipped at 1e15. Returns the weight per query, float64 (m,), and the first
+    ``total`` pairs: queries and rows int64 (total,), and squared distances float64. Pairs are ordered by query, not by
+    row.
+    """
+    out, pairs, squared = np.zeros(len(numbers)), np.empty((2, total), np.int64), np.empty(total)
+    stack, (_, _, bound, bit) = np.empty(tree.room, np.int32), _scratch(tree, len(bases))
+    query = (numbers, codes, near, slots, bases)
+    _within(tree, mixed, mass, weights, *query, most, whole, out, pairs, squared, stack, bound, bit)
+    return out, pairs[0], pairs[1], squared
+
+
+@compiled
+def _within(
+    tree: Tree,
+    mixed: Array,
+    mass: Array,
+    weights: Array,
+    numbers: Array,
+    codes: Array,
+    near: Array,
+    slots: Array,
+    bases: Array,
+    most: float,
+    whole: bool,
+    out: Array,
+    pairs: Array,
+    squared: Array,
+    stack: Array,
+    bound: Array,
+    bit: Array,
+) -> None:
+    margin, found, total = (numbers.shape[1] + 8) * 2.0**-23, 0, len(squared)
+    shrink, grow, tiny = np.float32(1 - margin), np.float32(1 + margin), np.float32(_TINY)
+    limit, surely = np.float32(most * (1 + margin) + _TINY), np.float32(most * (1 - margin) - _TINY)
+    for q in range(len(numbers)):
+        for column in range(len(bases)):
+            bit[column] = bases[column] + slots[q, column]
+        stack[0], top = 0, 1  # the root
+        while top > 0:
+            top -= 1
+            node = stack[top]
+            if node < 0:
+                leaf = -1 - node
+                mask = rows_within(tree.lanes, tree.slots, leaf, near[q], slots[q], limit) & tree.filled[leaf]
+                while mask:
+                    place = tree.leaves[leaf] + lowest_bit(mask)
+                    mask &= mask - np.uint32(1)
+                    distance = _distance(codes[q], numbers[q], tree.codes[place], tree.numbers[place])
+                    if distance <= most:
+                        out[q] += weights[place]
+                        if found < total:
+                            pairs[0, found], pairs[1, found], squared[found] = q, tree.order[place], distance
+                            found += 1
+                continue
+            reached = children_within(tree.low, tree.high, tree.held, node, near[q], bit, shrink, tiny, limit, bound)
+            if whole:
+                inside = children_inside(tree.low, tree.high, tree.held, mixed, node, near[q], bit, grow, surely)
+                inside &= reached
+                reached &= ~inside
+                while inside:
+                    out[q] += mass[node, lowest_bit(inside)]
+                    inside &= inside - np.uint16(1)
+            while reached:
+                group = lowest_bit(reached)
+                reached &= reached - np.uint16(1)
+                if tree.child[node, group] != ABSENT:
+                    stack[top] = tree.child[node, group]
+                    top += 1

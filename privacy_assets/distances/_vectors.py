@@ -1,0 +1,211 @@
+"""Vector arithmetic of the searches as LLVM vectors, which numba does not generate from plain loops.
+
+All children of a node, or all rows of a leaf, are compared in one pass, one per lane. LLVM compiles the vectors for the
+machine (SSE, AVX2, AVX-512, NEON). Imports numba. Numba renews a cached function only if its own file changes, so after
+changing this file, change the files that import it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+from numba.np.arrayobj import make_array
+
+WIDE = 16  # maximum number of children of a node
+LEAF = 32  # maximum number of rows of a leaf
+_FLOAT, _BYTE, _SHORT, _INT = ir.FloatType(), ir.IntType(8), ir.IntType(16), ir.IntType(32)
+_FUSED = ("contract",)  # fused multiply-add is allowed
+
+
+def vectorised(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap numba's ``intrinsic``; the decorated functions are called without the first argument."""
+    return intrinsic(function)
+
+
+class _Lanes:
+    """Vectors of ``lanes`` lanes in the body of an intrinsic; arrays are identified by argument position."""
+
+    def __init__(self, context: Any, builder: Any, signature: Any, args: Any, lanes: int) -> None:
+        self.builder, self.lanes = builder, lanes
+        self._arrays = {
+            at: make_array(kind)(context, builder, value)
+            for at, (kind, value) in enumerate(zip(signature.args, args, strict=True))
+            if isinstance(kind, types.Array)
+        }
+
+    def length(self, array: int, axis: int) -> Any:
+        return self.builder.extract_value(self._arrays[array].shape, axis)
+
+    def item(self, array: int, index: Any) -> Any:
+        """Load the cell at ``index`` of the array's contiguous memory."""
+        return self.builder.load(self.builder.gep(self._arrays[array].data, [index]))
+
+    def vector(self, array: int, index: Any) -> Any:
+        """Load one cell per lane, starting at ``index`` of the array's memory."""
+        first = self.builder.gep(self._arrays[array].data, [index])
+        kind = ir.VectorType(first.type.pointee, self.lanes)
+        return self.builder.load(self.builder.bitcast(first, kind.as_pointer()), align=1)
+
+    def store(self, vector: Any, array: int) -> None:
+        target = self.builder.bitcast(self._arrays[array].data, vector.type.as_pointer())
+        self.builder.store(vector, target, align=1)
+
+    def everywhere(self, value: Any) -> Any:
+        """Broadcast a value to all lanes."""
+        empty = ir.Constant(ir.VectorType(value.type, self.lanes), ir.Undefined)
+        first = self.builder.insert_element(empty, value, _INT(0))
+        return self.builder.shuffle_vector(first, empty, ir.Constant(ir.VectorType(_INT, self.lanes), [0] * self.lanes))
+
+    def zero(self, kind: ir.Type) -> Any:
+        return ir.Constant(ir.VectorType(kind, self.lanes), [0] * self.lanes)
+
+    def larger(self, left: Any, right: Any) -> Any:
+        return self.builder.select(self.builder.fcmp_ordered(">", left, right), left, right)
+
+    def count(self, terms: Any, mask: Callable[[Any], Any]) -> Any:
+        """Count the set bits of the mask per lane over ``terms`` iterations (at most 65,535), as float32."""
+        builder, kept, most = self.builder, cgutils.alloca_once_value(self.builder, self.zero(_SHORT)), 2**16 - 1
+        terms = builder.select(builder.icmp_unsigned("<", terms, terms.type(most)), terms, terms.type(most))
+        with cgutils.for_range(builder, terms) as loop:
+            one = builder.zext(mask(loop.index), ir.VectorType(_SHORT, self.lanes))
+            builder.store(builder.add(builder.load(kept), one), kept)
+        return builder.uitofp(builder.load(kept), ir.VectorType(_FLOAT, self.lanes))
+
+    def squares(self, start: Any, terms: Any, difference: Callable[[Any], Any]) -> Any:
+        """Add the squares of ``terms`` differences to ``start``."""
+        builder, kept = self.builder, cgutils.alloca_once_value(self.builder, start)
+        with cgutils.for_range(builder, terms) as loop:
+            away = difference(loop.index)
+            square = builder.fmul(away, away, flags=_FUSED)
+            builder.store(builder.fadd(builder.load(kept), square, flags=_FUSED), kept)
+        return builder.load(kept)
+
+    def mask(self, comparison: str, vector: Any, limit: Any) -> Any:
+        """Compare each lane with ``limit`` and return the results as bits of an unsigned integer."""
+        lanes = self.builder.fcmp_ordered(comparison, vector, self.everywhere(limit))
+        return self.builder.bitcast(lanes, ir.IntType(self.lanes))
+
+
+@vectorised
+def rows_within(typing: Any, lanes: Any, slots: Any, leaf: Any, number: Any, slot: Any, limit: Any) -> Any:
+    """Return the uint32 mask of the rows of a leaf whose squared distance is at most ``limit``.
+
+    The distance uses slots and float32. ``lanes`` float32 (leaves, p, LEAF) and ``slots`` uint8 (leaves, q, LEAF) are
+    the rows; ``number`` (p,) and ``slot`` (q,) are the query.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        v = _Lanes(context, builder, signature, args, LEAF)
+        p, q, lanes = v.length(3, 0), v.length(4, 0), args[2].type(LEAF)
+        first_number, first_slot = builder.mul(args[2], p), builder.mul(args[2], q)
+
+        def differs(column: Any) -> Any:
+            held = v.vector(1, builder.mul(builder.add(first_slot, column), lanes))
+            return builder.icmp_unsigned("!=", held, v.everywhere(v.item(4, column)))
+
+        def away(column: Any) -> Any:
+            held = v.vector(0, builder.mul(builder.add(first_number, column), lanes))
+            return builder.fsub(held, v.everywhere(v.item(3, column)))
+
+        return v.mask("<=", v.squares(v.count(q, differs), p, away), args[5])
+
+    return types.uint32(lanes, slots, types.intp, number, slot, types.float32), generate
+
+
+@vectorised
+def children_within(
+    typing: Any,
+    low: Any,
+    high: Any,
+    held: Any,
+    node: Any,
+    number: Any,
+    bit: Any,
+    shrink: Any,
+    tiny: Any,
+    limit: Any,
+    out: Any,
+) -> Any:
+    """Return the uint16 mask of the children of a node whose bound is at most ``limit``.
+
+    Writes the bounds to ``out`` (WIDE,).
+
+    The bound is the number of the query's categories that the child lacks plus the squared distance to its box. If this
+    distance is not 0, the sum is multiplied by ``shrink`` and reduced by ``tiny`` to allow for float32 rounding.
+    ``low`` and ``high`` are float32 (nodes, p, WIDE). ``held`` is uint16 (nodes, slots): bit c of a slot is set if
+    child c has the category. ``bit`` uint32 (q,) contains the query's slots.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        v = _Lanes(context, builder, signature, args, WIDE)
+        first_number, first_slot = builder.mul(args[3], v.length(4, 0)), builder.mul(args[3], v.length(2, 1))
+
+        def lacks(column: Any) -> Any:
+            place = builder.add(first_slot, builder.zext(v.item(5, column), first_slot.type))
+            return builder.bitcast(builder.not_(v.item(2, place)), ir.VectorType(ir.IntType(1), WIDE))
+
+        def away(column: Any) -> Any:
+            at, value = builder.mul(builder.add(first_number, column), args[3].type(WIDE)), v.item(4, column)
+            below = builder.fsub(v.vector(0, at), v.everywhere(value))
+            beyond = builder.fsub(v.everywhere(value), v.vector(1, at))
+            return v.larger(v.larger(below, beyond), v.zero(_FLOAT))
+
+        count, squared = v.count(v.length(5, 0), lacks), v.squares(v.zero(_FLOAT), v.length(4, 0), away)
+        total = builder.fmul(builder.fadd(count, squared), v.everywhere(args[6]))
+        total = builder.fsub(total, v.everywhere(args[7]))
+        bound = builder.select(builder.fcmp_ordered(">", squared, v.zero(_FLOAT)), total, count)
+        v.store(bound, 9)
+        return v.mask("<=", bound, args[8])
+
+    single = types.float32
+    return types.uint16(low, high, held, types.intp, number, bit, single, single, single, out), generate
+
+
+@vectorised
+def children_inside(
+    typing: Any, low: Any, high: Any, held: Any, mixed: Any, node: Any, number: Any, bit: Any, grow: Any, limit: Any
+) -> Any:
+    """Return the uint16 mask of the children of a node whose rows are all within ``limit``, allowing for rounding.
+
+    The bound is the number of columns in which the child lacks the query's category or is ``mixed``, plus the squared
+    distance to the farthest corner of the box, multiplied by ``grow``. ``mixed`` is uint16 (nodes, q): bit c is set if
+    child c may have several categories in the column. Other arguments as in :func:`children_within`.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        v = _Lanes(context, builder, signature, args, WIDE)
+        first_number, first_slot = builder.mul(args[4], v.length(5, 0)), builder.mul(args[4], v.length(2, 1))
+        first_column = builder.mul(args[4], v.length(6, 0))
+
+        def differs(column: Any) -> Any:
+            place = builder.add(first_slot, builder.zext(v.item(6, column), first_slot.type))
+            several = v.item(3, builder.add(first_column, column))
+            away = builder.or_(builder.not_(v.item(2, place)), several)
+            return builder.bitcast(away, ir.VectorType(ir.IntType(1), WIDE))
+
+        def away(column: Any) -> Any:
+            at, value = builder.mul(builder.add(first_number, column), args[4].type(WIDE)), v.item(5, column)
+            above = builder.fsub(v.vector(1, at), v.everywhere(value))
+            return v.larger(above, builder.fsub(v.everywhere(value), v.vector(0, at)))
+
+        count = v.count(v.length(6, 0), differs)
+        total = builder.fmul(v.squares(count, v.length(5, 0), away), v.everywhere(args[7]))
+        return v.mask("<=", total, args[8])
+
+    single = types.float32
+    return types.uint16(low, high, held, mixed, types.intp, number, bit, single, single), generate
+
+
+@vectorised
+def lowest_bit(typing: Any, word: Any) -> Any:
+    """Return the position of the lowest set bit of a nonzero unsigned integer."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.zext(builder.cttz(builder.zext(args[0], ir.IntType(64)), ir.IntType(1)(1)), ir.IntType(64))
+
+    return types.int64(word), generate

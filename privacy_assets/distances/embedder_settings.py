@@ -1,0 +1,90 @@
+"""Settings of the embedder, and the record of its training epochs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from privacy_assets.infra.settings import declared
+
+_PRESETS: dict[str, dict[str, int | None]] = {  # units per layer, maximum steps, maximum rows
+    "default": {"width": 256, "max_steps": 80, "max_rows": 50_000},
+    "paper": {"width": 1024, "max_steps": None, "max_rows": None},
+}
+
+
+@declared
+class EmbedderSettings:
+    """Architecture and training of the embedder.
+
+    The defaults follow Palacios 5.2 except for width, steps, rows and dims; benchmarks/results/embedder.md shows that
+    they suffice. Training stops after ``max_steps`` or ``max_epochs``, or by early stopping.
+
+    Attributes:
+        preset: "default": 3 x 256 units, trained on at most ``max_rows`` randomly drawn rows for at most ``max_steps``
+            steps. "paper": 3 x 1024 units, all rows, no limit on steps.
+        width: Units per layer. None: from the preset.
+        dims: Dimension of the embedding. None: 10, 20 or 30 for fewer than 40, fewer than 140, or more columns (the
+            paper uses 15, 97 and 193).
+        dropout: Share of dropped units.
+        temperature: Temperature of the similarities.
+        batch_size: Rows per step.
+        learning_rate: Learning rate of Adam.
+        max_steps: Maximum number of steps. None: from the preset.
+        max_rows: Maximum number of rows used. None: from the preset.
+        max_epochs: Maximum number of passes over the rows.
+        window: Number of epochs (fewer at the start) over which the validation loss is averaged.
+        patience: Number of epochs without improvement of this average after which training stops.
+    """
+
+    part: ClassVar[str] = "embedder"
+
+    preset: Literal["default", "paper"] = Field(
+        default="default",
+        description="default: 3 layers of 256 and a limited budget; paper: 3 layers of 1,024 and no limit",
+    )
+    width: int | None = Field(default=None, ge=1, description="width of the layers (default: as in the preset)")
+    dims: int | None = Field(
+        default=None, ge=1, description="dimension of the embedding (default: by number of columns)"
+    )
+    dropout: float = Field(default=0.1, ge=0, lt=1, description="share of dropped units")
+    temperature: float = Field(default=0.1, gt=0, description="temperature of the similarities")
+    batch_size: int = Field(default=1024, ge=2, description="rows per step")
+    learning_rate: float = Field(default=1e-3, gt=0, description="learning rate of Adam")
+    max_steps: int | None = Field(default=None, ge=1, description="maximum number of steps (default: as in the preset)")
+    max_rows: int | None = Field(
+        default=None, ge=1, description="maximum number of training rows (default: as in the preset)"
+    )
+    max_epochs: int = Field(default=300, ge=1, description="maximum number of passes over the rows")
+    window: int = Field(default=20, ge=1, description="number of epochs over which the validation loss is averaged")
+    patience: int = Field(
+        default=10, ge=1, description="training stops after this many epochs without improvement of the average"
+    )
+
+    def __post_init__(self) -> None:
+        for name, value in _PRESETS[self.preset].items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
+
+    def dims_for(self, columns: int) -> int:
+        """Return the dimension of the embedding of a table with this number of columns."""
+        return self.dims or (10 if columns < 40 else 20 if columns < 140 else 30)
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """Losses of one epoch.
+
+    Attributes:
+        epoch: Number, from 1.
+        train_loss: Mean loss on the training rows.
+        validation_loss: Loss on the validation rows. None: no rows were set aside.
+        validation_accuracy: Accuracy on the validation rows, or None.
+    """
+
+    epoch: int
+    train_loss: float
+    validation_loss: float | None
+    validation_accuracy: float | None

@@ -1,0 +1,264 @@
+"""The network of the contrastive embedder: maskings, layers and loss (Palacios 4.1, 5.2). Imports torch.
+
+All draws use the generator passed by the caller; torch's global random state is neither read nor changed.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from privacy_assets.distances.embedder_settings import EmbedderSettings, Epoch
+from privacy_assets.errors import InputError
+from privacy_assets.infra.devices import halve_on_out_of_memory
+from privacy_assets.infra.progress import Progress, advance
+
+_CATEGORY_DIMS = 8  # dimension of the vector of a cell's code
+HIDDEN_LAYERS = 3
+
+
+class EmbedderNetwork(nn.Module):
+    """Map rows of a table to unit vectors.
+
+    Every cell has a code; numeric cells also have a value. ``sizes`` are the numbers of codes per column, the last of
+    which means "masked". The first ``numbers`` columns have values. The input consists of these values and an embedding
+    of each cell's code. Three blocks (linear, layer norm, GELU, dropout) are followed by a linear layer with ``dims``
+    outputs.
+    """
+
+    starts: Tensor
+    masked: Tensor
+
+    def __init__(self, sizes: Sequence[int], numbers: int, width: int, dims: int, dropout: float) -> None:
+        super().__init__()
+        self.numbers, self.dropout = numbers, dropout
+        ends = torch.tensor(list(sizes)).cumsum(0)
+        # Rows in the table of code vectors: first row of each column, and last row, which means "masked".
+        self.register_buffer("starts", ends - torch.tensor(list(sizes)), persistent=False)
+        self.register_buffer("masked", ends - 1, persistent=False)
+        # The "meta" device creates layers without drawing weights from the global generator.
+        self.cells = nn.Embedding(int(ends[-1]), _CATEGORY_DIMS, device="meta")
+        inputs = [numbers + len(sizes) * _CATEGORY_DIMS] + [width] * (HIDDEN_LAYERS - 1)
+        self.layers = nn.ModuleList(nn.Linear(size, width, device="meta") for size in inputs)
+        self.norms = nn.ModuleList(nn.LayerNorm(width, device="meta") for _ in inputs)
+        self.last = nn.Linear(width, dims, device="meta")
+
+    def initialise(self, generator: torch.Generator) -> None:
+        """Draw the weights on the CPU, with the distributions of torch's own layers."""
+        with torch.no_grad():
+            for module in self.modules():
+                if isinstance(module, nn.Linear):
+                    module.to_empty(device="cpu")
+                    bound = module.in_features**-0.5
+                    module.weight.uniform_(-bound, bound, generator=generator)
+                    module.bias.uniform_(-bound, bound, generator=generator)
+                elif isinstance(module, nn.Embedding):
+                    module.to_empty(device="cpu").weight.normal_(generator=generator)
+                elif isinstance(module, nn.LayerNorm):
+                    module.to_empty(device="cpu").reset_parameters()
+
+    def forward(
+        self, values: Tensor, codes: Tensor, mask: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Embed rows.
+
+        Args:
+            values: float of shape (n, numbers).
+            codes: int64 of shape (n, columns).
+            mask: True for masked cells, shape (n, columns). None: no cell is masked.
+            generator: Generator of the dropout. None: no dropout.
+
+        Returns:
+            Unit vectors of shape (n, dims).
+        """
+        rows = codes + self.starts
+        if mask is not None:
+            rows = torch.where(mask, self.masked, rows)
+            values = values.masked_fill(mask[:, : self.numbers], 0.0)
+        hidden = torch.cat([values, self.cells(rows).flatten(1)], dim=1)
+        for layer, norm in zip(self.layers, self.norms, strict=True):
+            hidden = F.gelu(norm(layer(hidden)))
+            if generator is not None and self.dropout > 0:
+                kept = torch.empty_like(hidden).bernoulli_(1 - self.dropout, generator=generator)
+                hidden = hidden * kept.div_(1 - self.dropout)
+        out = self.last(hidden)
+        return F.normalize(out if out.dtype == torch.float64 else out.float(), dim=1)
+
+
+def draw_mask(rows: int, columns: int, generator: torch.Generator) -> Tensor:
+    """Draw a boolean mask (rows, columns) with 1 to columns - 1 masked cells per row, number and positions uniform.
+
+    A table with one column is not masked; its two views differ by dropout only.
+    """
+    device = generator.device
+    if columns == 1:
+        return torch.zeros(rows, 1, dtype=torch.bool, device=device)
+    number = torch.randint(1, columns, (rows, 1), generator=generator, device=device)
+    places = torch.rand(rows, columns, generator=generator, device=device).argsort(dim=1)
+    return places < number
+
+
+def view_logits(first: Tensor, second: Tensor, temperature: float) -> Tensor:
+    """Return the cosine similarities of first views (rows) and second views (columns) over the temperature."""
+    return first @ second.T / temperature
+
+
+def contrastive_loss(logits: Tensor) -> Tensor:
+    """Return the mean cross-entropy of matching the first view of each row to its second view within the batch."""
+    return F.cross_entropy(logits, torch.arange(len(logits), device=logits.device))
+
+
+def contrastive_accuracy(logits: Tensor) -> Tensor:
+    """Return the share of rows whose own second view is the most similar one."""
+    return (logits.argmax(dim=1) == torch.arange(len(logits), device=logits.device)).float().mean()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Limit torch to one CPU thread within the ``with`` block.
+
+    The limit applies to the whole process, because torch has no narrower one. For batches of this size threads cost
+    more than they save (training with two threads took five times the CPU time on a busy machine), and sums split by
+    thread would make the weights depend on the number of cores.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+_WORK = "training the embedder: steps"
+_HELD_OUT = 0.1  # share of rows used only for early stopping
+_SMALLEST = 20  # minimum number of rows for a validation set
+
+
+class Trainer:
+    """One training run; :meth:`run` stores the best weights in ``network``.
+
+    ``values`` float32 (n, numbers) and ``codes`` int64 (n, columns) contain all rows, in an order that depends only on
+    content. At most ``max_rows`` randomly drawn rows are used. A tenth of them is the validation set, evaluated with
+    the same maskings after each epoch; with fewer than 20 rows there is none, and the training loss is monitored. The
+    weights with the lowest monitored loss are kept. Batches within an epoch have equal sizes, because a smaller last
+    batch would be an easier task. The last epoch is truncated to the remaining steps. On CUDA the layers run in
+    bfloat16.
+    """
+
+    def __init__(
+        self,
+        network: EmbedderNetwork,
+        settings: EmbedderSettings,
+        values: Tensor,
+        codes: Tensor,
+        seed: int,
+        device: str,
+        progress: Progress,
+    ) -> None:
+        self.settings, self.progress, self.batch_size = settings, progress, settings.batch_size
+        self.device = torch.device(device)
+        weights, order, self.validation_seed = np.random.SeedSequence(seed).generate_state(3).tolist()
+        network.initialise(torch.Generator().manual_seed(weights))
+        self.network = network.to(self.device)
+        self.values, self.codes = values.to(self.device), codes.to(self.device)
+        self.generator = torch.Generator(self.device).manual_seed(order)
+        rows = torch.randperm(len(codes), generator=self.generator, device=self.device)[: settings.max_rows]
+        held_out = int(_HELD_OUT * len(rows)) if len(rows) >= _SMALLEST else 0
+        self.validation, self.training = rows[:held_out], rows[held_out:]
+        self.steps = 0
+        self.optimiser = torch.optim.Adam(network.parameters(), lr=settings.learning_rate)
+
+    def run(self) -> tuple[Epoch, ...]:
+        """Train until early stopping or the last epoch, and return the history."""
+        history: list[Epoch] = []
+        monitored: list[float] = []
+        best_weights = copy.deepcopy(self.network.state_dict())
+        best_mean, waited = math.inf, 0
+        with one_thread():
+            while len(history) < self.settings.max_epochs and waited < self.settings.patience and self._left() > 0:
+                epoch = self._epoch(len(history) + 1)
+                history.append(epoch)
+                monitored.append(epoch.train_loss if epoch.validation_loss is None else epoch.validation_loss)
+                if monitored[-1] <= min(monitored):
+                    best_weights = copy.deepcopy(self.network.state_dict())
+                mean = sum(monitored[-self.settings.window :]) / len(monitored[-self.settings.window :])
+                waited = 0 if mean < best_mean else waited + 1
+                best_mean = min(best_mean, mean)
+        advance(self.progress, _WORK, None)
+        self.network.load_state_dict(best_weights)
+        return tuple(history)
+
+    def _epoch(self, number: int) -> Epoch:
+        order = self.training[torch.randperm(len(self.training), generator=self.generator, device=self.device)]
+        loss, _ = self._over(order[: self._left()], self._learn)
+        if not math.isfinite(loss):
+            raise InputError("the embedder's loss is not a finite number", fix="lower its learning_rate")
+        if len(self.validation) == 0:
+            return Epoch(number, loss, None, None)
+        views = torch.Generator(self.device).manual_seed(self.validation_seed)
+        judged, accuracy = self._over(self.validation, partial(self._judge, views))
+        return Epoch(number, loss, judged, accuracy)
+
+    def _left(self) -> int:
+        """Return the number of rows of the next epoch: all, or as many whole batches as steps remain."""
+        rows = len(self.training)
+        return min((self._most() - self.steps) * _even(rows, self.batch_size), rows)
+
+    def _most(self) -> int:
+        """Return the maximum number of steps."""
+        every = self.settings.max_epochs * math.ceil(len(self.training) / self.batch_size)
+        return min(self.settings.max_steps or every, every)
+
+    def _over(self, rows: Tensor, step: Callable[[Tensor], Tensor]) -> list[float]:
+        """Average the two values of ``step`` over ``rows``, in equal batches, halved when memory runs out."""
+        total = torch.zeros(2, device=self.device)
+        start, size = 0, _even(len(rows), self.batch_size)
+        while start < len(rows):
+            losses, fitted = halve_on_out_of_memory(partial(_first, step, rows[start:]), size, minimum=2)
+            if fitted < size:
+                self.batch_size = size = fitted
+            total += losses * min(size, len(rows) - start)
+            start += size
+        means: list[float] = (total / len(rows)).tolist()
+        return means
+
+    def _learn(self, rows: Tensor) -> Tensor:
+        """Take one gradient step and return the loss, and 0 as an unused accuracy."""
+        loss = contrastive_loss(self._logits(rows, self.generator, self.generator))
+        self.optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimiser.step()
+        self.steps += 1
+        advance(self.progress, _WORK, self.steps, self._most())
+        return torch.stack([loss.detach(), torch.zeros_like(loss)])
+
+    @torch.no_grad()
+    def _judge(self, generator: torch.Generator, rows: Tensor) -> Tensor:
+        """Return loss and accuracy without dropout."""
+        logits = self._logits(rows, generator, None)
+        return torch.stack([contrastive_loss(logits), contrastive_accuracy(logits)])
+
+    def _logits(self, rows: Tensor, generator: torch.Generator, dropout: torch.Generator | None) -> Tensor:
+        """Return the logits of two maskings of each row, computed in one pass through the network."""
+        twice = torch.cat([rows, rows])
+        mask = draw_mask(len(twice), self.codes.shape[1], generator)
+        with torch.autocast("cuda", torch.bfloat16, enabled=self.device.type == "cuda"):
+            first, second = self.network(self.values[twice], self.codes[twice], mask, dropout).chunk(2)
+        return view_logits(first, second, self.settings.temperature)
+
+
+def _first(step: Callable[[Tensor], Tensor], rows: Tensor, size: int) -> Tensor:
+    return step(rows[:size])
+
+
+def _even(rows: int, batch_size: int) -> int:
+    """Return the batch size that splits ``rows`` into the fewest equal batches of at most ``batch_size``."""
+    return math.ceil(rows / math.ceil(rows / batch_size))

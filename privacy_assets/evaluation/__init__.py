@@ -1,0 +1,1 @@
+"""Evaluation of tables: releases, exchangeability, power and leak studies."""

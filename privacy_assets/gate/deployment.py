@@ -1,0 +1,351 @@
+"""Deployments: settings, folders, keys of the gate, and the secret of the splits."""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+
+from privacy_assets.errors import ConfigError, StoreUnavailable
+from privacy_assets.gate.gate import Gate
+from privacy_assets.gate.keys import (
+    SIGNING_KEY,
+    SIGNING_VARIABLE,
+    SigningKey,
+    TrustedKeys,
+    first_key,
+    key_file,
+    key_path,
+)
+from privacy_assets.gate.releases import TRUSTED_VARIABLE, ReleaseStore, default_trusted
+from privacy_assets.infra.files import (
+    check_private,
+    create_once,
+    fix_of,
+    make_folder,
+    names,
+    private_folder,
+    read_regular,
+    read_secret,
+    reason,
+)
+from privacy_assets.infra.markers import (
+    Role,
+    check_deployment,
+    check_marker,
+    entries,
+    is_unused,
+    mark_deployment,
+    write_marker,
+)
+from privacy_assets.infra.objects import (
+    PRIVATE_VARIABLE,
+    RELEASES_VARIABLE,
+    Location,
+    ObjectPath,
+    check_no_credentials,
+    location,
+    path_text,
+)
+from privacy_assets.infra.settings import problem
+from privacy_assets.tables.fingerprints import derive_key, keyed_fingerprint
+
+SECRET_VARIABLE = "PRIVACY_ASSETS_SECRET"
+SECRET, CHECK = "secret.key", "secret.check"
+_SMALLEST = 16  # minimum number of bytes of a secret
+_BEFORE = {SECRET, SIGNING_KEY}  # possible content of the private folder before the first record
+_LOST = (
+    "Without the secret, every split changes, and rows that failed or were released are not recognised. Fix:"
+    " restore it from a backup. If there is none, start with an empty private folder and a new release folder."
+)
+_VARIABLES = {"releases": RELEASES_VARIABLE, "private": PRIVATE_VARIABLE}
+
+
+def _folder(given: object) -> object:
+    """Convert a path to its text. Other strings, such as Dagster's environment variables, keep their class."""
+    if given is None:
+        return None
+    text = path_text(given)
+    check_no_credentials(text)
+    return given if isinstance(given, str) else text
+
+
+Folder = Annotated[str | None, BeforeValidator(_folder)]  # path or URL; None: not set
+
+
+class DeploymentSettings(BaseModel):
+    """Settings of a deployment: its folders, its keys, and the secret of its splits.
+
+    Values are paths, URLs and names, never keys, because user interfaces display them.
+
+    Attributes:
+        home: Folder with ``releases``, ``private`` and ``trusted_keys``. None: they are set separately.
+        releases: Release folder or its URL (``s3://bucket/releases``). None: ``releases`` in ``home``, otherwise
+            PRIVACY_ASSETS_RELEASES.
+        private: The gate's private folder or its URL, with unpublished snapshots, failed verdicts, signing key and
+            secret. No other user may have access. None: ``private`` in ``home``, otherwise PRIVACY_ASSETS_PRIVATE,
+            otherwise ``private`` next to the releases.
+        trusted_keys: Folder of trusted public keys (PEM), or one key. None: PRIVACY_ASSETS_TRUSTED_KEYS, otherwise
+            ``trusted_keys`` in ``home`` or next to the releases.
+        signing_key: File of the signing key (Ed25519, PEM). None: ``signing.key`` in the private folder.
+        signing_key_variable: Environment variable of the signing key (PEM), which overrides the file.
+        secret_variable: Environment variable of the secret. If it is unset, the secret is ``secret.key`` in the private
+            folder.
+
+    Raises:
+        ConfigError: If a setting is unknown or has the wrong type.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    home: Folder = None
+    releases: Folder = None
+    private: Folder = None
+    trusted_keys: Folder = None
+    signing_key: Folder = None
+    signing_key_variable: str = SIGNING_VARIABLE
+    secret_variable: str = SECRET_VARIABLE
+
+    def __init__(self, **given: Any) -> None:
+        try:
+            super().__init__(**given)
+            return
+        except ValidationError as error:
+            wrong = error
+        raise problem(type(self), wrong)  # outside the handler, because the original error contains the value
+
+    def locate(self, given: str | Location, setting: str) -> Location:
+        """Return the absolute location of a folder or file.
+
+        Args:
+            given: Path or URL.
+            setting: Name of the setting or environment variable.
+
+        Raises:
+            ConfigError: If it is neither a path nor a URL.
+        """
+        return location(given).absolute()
+
+    def folder(self, name: Literal["releases", "private"]) -> Location | None:
+        """Return the location of a folder, from the setting, ``home`` or the environment, in this order.
+
+        Args:
+            name: Name of the setting.
+
+        Returns:
+            The location. None if it is not set.
+        """
+        given, variable = getattr(self, name), _VARIABLES[name]
+        if given is not None:
+            return self.locate(given, name)
+        if self.home is not None:
+            return self.locate(self.home, "home") / name
+        found = os.environ.get(variable)
+        return self.locate(found, variable) if found else None
+
+    def release_folder(self) -> Location:
+        """Return the location of the release folder.
+
+        Raises:
+            ConfigError: If it is not set.
+        """
+        found = self.folder("releases")
+        if found is None:
+            raise ConfigError(f"the release folder is not set. Fix: set home, releases, or {RELEASES_VARIABLE}.")
+        return found
+
+    def private_folder(self) -> Location:
+        """Return the location of the private folder: ``private`` next to the releases if it is not set.
+
+        Raises:
+            ConfigError: If it is not set and the releases are in an object store.
+        """
+        found, releases = self.folder("private"), self.release_folder()
+        if found is not None:
+            return found
+        if isinstance(releases, ObjectPath):
+            raise ConfigError(f"the private folder of {releases} is not set. Fix: set private, or {PRIVATE_VARIABLE}.")
+        return releases.parent / "private"
+
+    def trusted(self, *, reading: bool = False) -> TrustedKeys:
+        """Return the trusted public keys.
+
+        Args:
+            reading: Also accept keys in the home that belong to the owner of the release folder.
+
+        Raises:
+            ConfigError: If they would be in an object store.
+        """
+        if self.trusted_keys is not None:
+            return TrustedKeys((key_path(str(self.locate(self.trusted_keys, "trusted_keys"))),))
+        home = None if self.home is None else self.locate(self.home, "home")
+        return default_trusted(self.release_folder(), home, reading=reading)
+
+    def signing_key_file(self) -> Path | None:
+        """Return the file of the signing key. None: it is not set, and the private folder is in an object store.
+
+        Raises:
+            ConfigError: If it would be in an object store.
+        """
+        if self.signing_key is None:
+            return key_file(self.private_folder())
+        return key_path(str(self.locate(self.signing_key, "signing_key")))
+
+    def open(self) -> Deployment:
+        """Return the deployment with these settings.
+
+        Raises:
+            ConfigError: If a folder is not set.
+        """
+        return Deployment(self)
+
+
+class Deployment:
+    """Folders and keys of one deployment.
+
+    All folders contain the same marker (:mod:`privacy_assets.infra.markers`), which is created on first use. A folder
+    of another deployment is rejected.
+
+    The secret determines the side of each subject in the split. A new one is created only on first use:
+    ``private/secret.check``, a keyed hash of a constant, detects a changed or lost secret. A first pair of keys is
+    created only if neither signing key nor trusted keys were configured, and no key is trusted and no release exists.
+    If keys were configured, ``private`` must exist.
+
+    Args:
+        settings: Settings of the deployment.
+
+    Attributes:
+        settings: Settings of the deployment.
+        releases: Release folder.
+        private: Private folder of the gate.
+
+    Raises:
+        ConfigError: If a folder is not set.
+    """
+
+    def __init__(self, settings: DeploymentSettings) -> None:
+        self.settings = settings
+        self.releases, self.private = settings.release_folder(), settings.private_folder()
+        self._marked = False
+        self._checked = b""  # last secret that was verified to belong to this deployment
+
+    @property
+    def store(self) -> ReleaseStore:
+        """Release store."""
+        return ReleaseStore(self.releases)
+
+    @property
+    def trusted(self) -> TrustedKeys:
+        """Public keys that this deployment trusts."""
+        return self.settings.trusted()
+
+    def gate(self) -> Gate:
+        """Return the gate. A first pair of keys is created if there is none and none was configured."""
+        self._marked = False  # check the folders again
+        private, trusted = self._private(), self.trusted
+        content = self.key("content")  # creates the secret before the keys
+        path = self.settings.signing_key_file()
+        if not self._keys_given() and path is not None:
+            if is_unused(trusted.places[0], "trusted_keys") and any(self.store.places()):
+                raise ConfigError(
+                    f"{trusted.places[0]}: there are releases, but the trusted keys are missing. Fix: restore the keys."
+                )
+            first_key(path, trusted.places[0])
+        key = SigningKey(path, self.settings.signing_key_variable, trusted)
+        if not self._keys_given():
+            key.check()  # mark the folder only if it contains a key of this deployment
+            write_marker(trusted.places[0], "trusted_keys", check_marker(private, "private"))
+        gate = Gate(self.releases, private, key, content)
+        gate.check_places()
+        return gate
+
+    def key(self, purpose: str) -> bytes:
+        """Return a key for one purpose, derived from the secret."""
+        return derive_key(self._secret(), purpose)
+
+    def keyed_fingerprint(self, fingerprint: str) -> str:
+        """Return the keyed fingerprint of a private table, the only form that may be disclosed."""
+        return keyed_fingerprint(fingerprint, self.key("fingerprints"))
+
+    def _keys_given(self) -> bool:
+        variables = (self.settings.signing_key_variable, TRUSTED_VARIABLE)
+        return bool(
+            self.settings.signing_key or self.settings.trusted_keys or any(os.environ.get(name) for name in variables)
+        )
+
+    def check(self) -> None:
+        """Check folders and secret, and create them on first use; ConfigError for a folder of another deployment."""
+        self._secret()
+
+    def _private(self) -> Location:
+        folder = self.private
+        if self._marked:
+            return check_private(private_folder(folder))
+        # If the folder is not mounted, a new one would contain no record of failures.
+        if isinstance(folder, Path) and self._keys_given() and not folder.is_dir():
+            raise ConfigError(
+                f"{folder}: the gate's private folder does not exist. Fix: mount it, or create it (mode 700)."
+            )
+        places: dict[Role, Location] = {"private": folder, "releases": self.releases}
+        with suppress(ConfigError):  # gate() reports missing trusted keys
+            places["trusted_keys"] = self.trusted.places[0]
+        try:
+            check_deployment(places, own_keys=not self._keys_given())
+            if isinstance(folder, Path):
+                make_folder(folder.parent, 0o755)  # the releases may be next to it
+            check_private(private_folder(folder))
+            mark_deployment(places, own_keys=not self._keys_given())
+        except OSError as error:
+            raise StoreUnavailable.of(f"{reason(error)}; nothing changed", error) from None
+        self._marked = True
+        return folder
+
+    def _secret(self) -> bytes:
+        """Return the secret, or raise ConfigError if it is lost or belongs to another deployment."""
+        secret, private = os.environ.get(self.settings.secret_variable, "").encode(), None
+        where = self.settings.secret_variable
+        if not secret:
+            private = self._private()
+            if isinstance(private, ObjectPath):
+                fix = f"set {self.settings.secret_variable}"
+                raise ConfigError(f"{private}: an object store cannot hold the secret of a deployment. Fix: {fix}.")
+            where = str(private / SECRET)
+            if not (private / SECRET).exists():
+                if not self._first(private):
+                    raise ConfigError(f"{where}: the secret of this deployment is missing. {_LOST}")
+                create_once(private / SECRET, secrets.token_bytes(32))
+            secret = read_secret(private / SECRET)
+        if len(secret) < _SMALLEST:
+            raise ConfigError(f"{where}: the secret needs at least {_SMALLEST} bytes.")
+        if secret != self._checked:
+            self._check(secret, where, private or self._private())
+            self._checked = secret
+        return secret
+
+    def _check(self, secret: bytes, where: str, private: Location) -> None:
+        """Raise ConfigError unless this secret was the first one used with the private folder."""
+        check, mine = (
+            private / CHECK,
+            keyed_fingerprint("the secret of this deployment", derive_key(secret, "check")).encode(),
+        )
+        try:
+            if CHECK not in names(private):
+                if not self._first(private):
+                    raise ConfigError(f"{check}: missing, so the secret in {where} cannot be checked. {_LOST}")
+                create_once(check, mine)
+            found = read_regular(check)
+        except OSError as error:
+            raise ConfigError(f"{where} cannot be checked ({reason(error)}).{fix_of(error)}") from None
+        if not hmac.compare_digest(found, mine):
+            raise ConfigError(
+                f"{where}: this is not the secret of this deployment ({check} belongs to another secret). {_LOST}"
+            )
+
+    def _first(self, private: Location) -> bool:
+        """Return True if there is no record and no release yet."""
+        return entries(private) <= _BEFORE and not any(self.store.places())

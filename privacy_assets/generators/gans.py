@@ -1,0 +1,388 @@
+"""GANs for mixed tables: WGAN-GP, and DPGAN, DPCTGAN and PATE-GAN with differential privacy."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from privacy_assets.errors import ConfigError, InputError
+from privacy_assets.generators.base import PrivacyBudget, Training
+from privacy_assets.generators.domains import Bounds, Categories, PublicKnowledge
+from privacy_assets.generators.layout import Layout
+from privacy_assets.generators.neural import History, NeuralGenerator, shape_of
+from privacy_assets.infra.settings import Layers, declared
+from privacy_assets.tables.encoding import MatrixCoding
+from privacy_assets.tables.fingerprints import cells_fingerprint
+from privacy_assets.tables.schema import TableSchema
+from privacy_assets.tables.table import Table
+
+if TYPE_CHECKING:
+    from privacy_assets.generators.networks.training import Sampler, Shape
+
+_BETAS = (0.5, 0.9)
+_PENALTY = 10.0  # weight of the gradient penalty (Gulrajani et al. 2017)
+_FEWEST_ROWS = 2  # minimum rows per teacher
+_TEACHER_STEPS, _STUDENT_STEPS = 10, 5  # per epoch
+
+
+@declared
+class WGANGP(NeuralGenerator):
+    """A Wasserstein GAN whose critic has a penalty on gradient norms other than 1.
+
+    The generator maps normal noise to levels (sigmoid) and choices (Gumbel softmax). Wasserstein losses provide no
+    stopping criterion. After each epoch the sliced Wasserstein distance between generated rows and the same number of
+    validation rows is measured. Training ends when it has not improved for ``patience`` epochs, and the weights of the
+    best epoch are kept.
+
+    Attributes:
+        hidden_dims: Widths of the layers of generator and critic.
+        noise: Number of noise inputs.
+        epochs: Maximum number of passes over the rows.
+        batch_size: Rows per step.
+        learning_rate: Learning rate of Adam.
+        critic_steps: Steps of the critic per step of the generator.
+        validation: Share of subjects in the validation set.
+        patience: Number of epochs without improvement after which training stops.
+    """
+
+    name = "wgan_gp"
+    summary = "Wasserstein GAN with gradient penalty (WGAN-GP)."
+    hidden_dims: Layers = Field(default=(256, 256), description="widths of the hidden layers")
+    noise: int = Field(default=128, ge=1, le=4096, description="dimension of the noise")
+    epochs: int = Field(default=300, ge=1, le=100_000, description="number of passes over the training rows")
+    batch_size: int = Field(default=500, ge=2, le=1_000_000, description="rows per step")
+    learning_rate: float = Field(default=2e-4, ge=1e-8, le=1, description="learning rate of Adam")
+    critic_steps: int = Field(default=5, ge=1, le=100, description="critic steps per generator step")
+    validation: float = Field(default=0.1, ge=0.01, le=0.5, description="share of people in the validation set")
+    patience: int = Field(
+        default=50, ge=1, le=100_000, description="training stops after this many epochs without improvement"
+    )
+
+    def overfitting_protection(self) -> str:
+        """Implement :meth:`Generator.overfitting_protection`."""
+        return f"early stopping after {self.patience} epochs without improvement on validation people"
+
+    def _train(self, cells: np.ndarray, layout: Layout, training: Training) -> tuple[Sampler, History]:
+        import torch
+
+        from privacy_assets.generators.networks.models import gradient_penalty, sliced_distance
+        from privacy_assets.generators.networks.training import Loop, batches, layers, seeded, split_rows, step
+
+        device = torch.device(training.device)
+        shape = shape_of(layout)
+        if cells.shape[1] < 2:
+            raise InputError("at least two rows are needed for training", where="train", fix="give more rows")
+        learned, judged = split_rows(layout, cells, self.validation, training)
+        with seeded(training.seed, torch.device("cpu")):
+            network: Any = self.sampler(shape)
+            critic: Any = layers(shape.width, self.hidden_dims, 1, slope=0.2)
+        network.to(device), critic.to(device)
+        own, other = (torch.optim.Adam(part.parameters(), self.learning_rate, _BETAS) for part in (network, critic))
+
+        def epoch(number: int) -> dict[str, float]:
+            network.train()
+            losses = []
+            for size in [len(part) for part in batches(len(learned[0]), self.batch_size)]:
+                for _ in range(self.critic_steps):
+                    rows = torch.randint(len(learned[0]), (size,), device=device)
+                    real, fake = shape.expand(*[part[rows] for part in learned]), network.rows(size, device).detach()
+                    distance = critic(fake).mean() - critic(real).mean()
+                    gap = step(other, distance + _PENALTY * gradient_penalty(critic, real, fake))
+                losses.append((step(own, -critic(network.rows(size, device)).mean()), gap))
+            network.eval()
+            torch.manual_seed(0)  # same noise in every epoch, so that distances are comparable
+            with torch.no_grad():
+                made = shape.expand(*network.draw(len(judged[0]), device))
+                distance_now = sliced_distance(shape.expand(*judged), made, 0)
+            loss, gap = np.mean(losses, axis=0).tolist()
+            return {"generator_loss": loss, "critic_loss": gap, "validation_loss": distance_now}
+
+        parts = {"network": network, "critic": critic, "generator_optimiser": own, "critic_optimiser": other}
+        loop = Loop(self.name, training, parts, self.epochs, self.patience)
+        return network, loop.run(epoch, cells_fingerprint(cells, self.settings()))
+
+
+@declared
+class PrivateNetwork(PublicKnowledge, NeuralGenerator):
+    """A network with (``epsilon``, ``delta``)-differential privacy that learns codes only; numbers are binned.
+
+    The guarantee requires that the attacker does not know the seed. Values not declared by ``bounds`` or ``categories``
+    are read from the private rows, outside of the guarantee, and listed in the privacy budget.
+
+    Attributes:
+        hidden_dims: Widths of the layers.
+        noise: Number of noise inputs.
+        epsilon: Privacy budget.
+        delta: Delta of the guarantee.
+        bins: Number of bins of a number.
+        bounds: See :class:`.PublicKnowledge`.
+        categories: See :class:`.PublicKnowledge`.
+    """
+
+    secret_seed = True
+    ACCOUNTANT: ClassVar[str]
+
+    hidden_dims: Layers = Field(default=(128, 128), description="widths of the hidden layers")
+    noise: int = Field(default=64, ge=1, le=4096, description="dimension of the noise")
+    epsilon: float = Field(default=1.0, ge=1e-3, le=1e6, description="privacy budget (epsilon)")
+    delta: float = Field(default=1e-5, ge=1e-12, le=0.1, description="delta of the guarantee")
+    bins: int = Field(default=20, ge=1, le=10_000, description="number of bins per number")
+    bounds: Bounds = None
+    categories: Categories = None
+
+    def _coded(self, train: Table) -> tuple[np.ndarray, MatrixCoding, Layout]:
+        coding = self.public_coding(train)
+        cells = coding.code(train)
+        layout = Layout.of_domains(self.public_domains(cells, coding))
+        if not layout.choices:
+            fix = "give bounds or categories, or use another generator"
+            raise InputError("no column has more than one value", where="train", fix=fix)
+        return cells, coding, layout
+
+    def _spent(self, schema: TableSchema, training: Training) -> PrivacyBudget:
+        covers = f"{self._covers(training)}, unless the seed is known"
+        outside = self.outside_guarantee(schema)
+        return PrivacyBudget(float(self.epsilon), float(self.delta), outside, self.ACCOUNTANT, covers)
+
+    @abstractmethod
+    def _covers(self, training: Training) -> str:
+        """Describe what the guarantee protects."""
+
+
+@declared
+class PrivateGan(PrivateNetwork):
+    """A GAN with (``epsilon``, ``delta``)-differential privacy.
+
+    Each row is used in a step of the discriminator with probability ``batch_size`` / n, and its gradient is clipped to
+    norm ``max_grad_norm``. The noise is the smallest for which ``epochs`` epochs of n / batch_size steps each stay
+    within the budget. There is no early stopping, because selecting an epoch by private rows would spend budget. The
+    guarantee protects a row, not a subject with several rows. The number of rows is public.
+
+    Attributes:
+        epochs: Passes over the training rows.
+        batch_size: Expected rows per step.
+        learning_rate: Learning rate of Adam (RMSprop with Wasserstein losses).
+        critic_steps: Steps of the discriminator per step of the generator.
+        max_grad_norm: Norm to which the gradient of a row is clipped.
+    """
+
+    modules = ("torch", "opacus")
+    ACCOUNTANT = "privacy loss distributions of Poisson-sampled Gaussian steps (Gopi et al. 2021, opacus)"
+    extra = "dp"
+    WASSERSTEIN: ClassVar[float | None] = None
+
+    epochs: int = Field(default=100, ge=1, le=100_000, description="number of passes over the training rows")
+    batch_size: int = Field(default=256, ge=1, le=1_000_000, description="rows per step")
+    learning_rate: float = Field(default=1e-3, ge=1e-8, le=1, description="learning rate of Adam")
+    critic_steps: int = Field(default=1, ge=1, le=100, description="critic steps per generator step")
+    max_grad_norm: float = Field(default=1.0, ge=1e-6, le=1e6, description="maximum norm of a row's gradient")
+
+    def _train(self, cells: np.ndarray, layout: Layout, training: Training) -> tuple[Sampler, History]:
+        import torch
+
+        from privacy_assets.generators.networks.private import PrivateSteps
+        from privacy_assets.generators.networks.training import Loop, layers, seeded
+
+        device, shape = torch.device(training.device), shape_of(layout)
+        codes = torch.from_numpy(layout.encode(cells, np.random.default_rng(0))[1]).to(device)
+        rate = min(1.0, self.batch_size / len(codes))
+        steps = math.ceil(1 / rate)
+        if steps * self.epochs < self.critic_steps:
+            raise ConfigError(
+                f"{self.name}: critic_steps {self.critic_steps} exceeds the number of steps, so the generator"
+                " would not be trained."
+            )
+        noises = [noise_stream(training.seed, number) for number in range(self.epochs + 1)]
+        with seeded(training.seed, torch.device("cpu")):
+            network: Any = self.sampler(shape)
+            noise = self._prepare(network, codes, rate, steps * self.epochs, noises[0])
+            critic = layers(self._judged_width(shape.width), self.hidden_dims, 1, slope=0.2)
+        training.progress(f"{self.name}: {steps * self.epochs} noisy steps, noise multiplier {noise:.3g}")
+        private = PrivateSteps(
+            network.to(device), critic.to(device), codes, rate=rate, max_grad_norm=self.max_grad_norm, noise=noise,
+            learning_rate=self.learning_rate, wasserstein=self.WASSERSTEIN,
+        )  # fmt: skip
+
+        def epoch(number: int) -> dict[str, float]:
+            private.sampler.train()
+            private.use(noises[number + 1])
+            losses = []
+            for step in range(steps):
+                critic_loss = private.critic_step()
+                if (number * steps + step + 1) % self.critic_steps == 0:
+                    losses.append((private.generator_step(), critic_loss))
+            if not losses:
+                return {"critic_loss": critic_loss}
+            own, other = np.mean(losses, axis=0).tolist()
+            return {"generator_loss": own, "critic_loss": other}
+
+        loop = Loop(self.name, training, private.parts, self.epochs)
+        return network, loop.run(epoch, cells_fingerprint(cells, self.settings()))
+
+    def overfitting_protection(self) -> str:
+        """Implement :meth:`Generator.overfitting_protection`."""
+        return f"per-row gradients clipped to norm {self.max_grad_norm:g}, with noise"
+
+    def _covers(self, training: Training) -> str:
+        return "addition or removal of one row; the number of rows is public"
+
+    def _prepare(self, network: Any, codes: Any, rate: float, steps: int, rng: np.random.Generator) -> float:
+        """Return the noise multiplier of the discriminator's steps."""
+        from privacy_assets.generators.networks.private import noise_for
+
+        return noise_for(self.epsilon, self.delta, rate, steps)
+
+    def _judged_width(self, width: int) -> int:
+        return width
+
+
+def noise_stream(seed: int, number: int) -> np.random.Generator:
+    """Return the generator of the noise of one epoch, which is used for nothing else."""
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(number, 7)))
+
+
+@declared
+class DPGAN(PrivateGan):
+    """A GAN with Wasserstein losses, RMSProp, and critic weights clipped to 0.05 (algorithm 1 of the paper).
+
+    Unlike in the paper, gradients are clipped per row, and the budget covers all steps.
+    """
+
+    name = "dpgan"
+    summary = "Wasserstein GAN trained with differential privacy (DPGAN)."
+    WASSERSTEIN = 0.05
+
+    learning_rate: float = Field(default=5e-4, ge=1e-8, le=1, description="learning rate of RMSprop")
+
+
+@declared
+class DPCTGAN(PrivateGan):
+    """A GAN conditioned on one value of one column, as in CTGAN; the discriminator also sees the condition.
+
+    Conditions are sampled by the frequencies in the private rows, counted once with noise. Rows are not sampled by
+    condition, because the accountant assumes Poisson sampling. Instead, a sampled row's condition is one of its own
+    values.
+
+    Attributes:
+        counts_share: Share of epsilon for the counts.
+    """
+
+    name = "dpctgan"
+    summary = "Conditional tabular GAN trained with differential privacy (DPCTGAN)."
+    counts_share: float = Field(default=0.1, ge=0.001, le=0.999, description="share of epsilon for the counts")
+
+    def sampler(self, shape: Shape) -> Sampler:
+        """Implement :meth:`NeuralGenerator.sampler`."""
+        from privacy_assets.generators.networks.private import ConditionalSampler
+
+        return ConditionalSampler(shape, self.hidden_dims, self.noise)
+
+    def _prepare(self, network: Any, codes: Any, rate: float, steps: int, rng: np.random.Generator) -> float:
+        from privacy_assets.generators.networks.private import noise_for, noisy_shares
+
+        counting = noise_for(self.epsilon * self.counts_share, self.delta, 1.0, 1)
+        network.shares.copy_(noisy_shares(codes, network.shape, counting, rng))
+        return noise_for(self.epsilon, self.delta, rate, steps, ((counting, 1.0, 1),))
+
+    def _judged_width(self, width: int) -> int:
+        return 2 * width
+
+
+@declared
+class PATEGAN(PrivateNetwork):
+    """A GAN trained by noisy votes of teachers, each of which sees a disjoint part of the rows.
+
+    A teacher learns to distinguish its rows from generated ones. In each epoch the teachers take ten steps, then
+    ``batch_size`` generated rows are labeled: each teacher votes half of them real, Laplace noise is added to both
+    counts, and the larger count is the label. Student and generator take five steps each on recently labeled rows. The
+    noise is the smallest for which all labels stay within (``epsilon``, ``delta``). It does not depend on the number of
+    teachers, so more teachers give a better signal.
+
+    Unlike in the paper, the cost of a label does not depend on the votes, because the paper's tighter bound for
+    unanimous votes depends on the private rows, and so would the number of steps. In the paper a teacher may also vote
+    all rows generated, which teaches the student nothing.
+
+    The guarantee protects all rows of a subject if subjects are known (they are assigned to one teacher), otherwise one
+    row. Their number is public. Other settings: see :class:`PrivateNetwork`.
+
+    Attributes:
+        epochs: Number of rounds.
+        batch_size: Rows per step.
+        teachers: Number of teachers. None: one per 10 subjects, at most 1,000.
+    """
+
+    name = "pategan"
+    summary = "GAN taught by the noisy votes of teachers, with differential privacy (PATE-GAN)."
+    ACCOUNTANT = "data-independent moments of noisy votes (Papernot et al. 2017, theorem 2)"
+    epochs: int = Field(default=200, ge=1, le=100_000, description="number of passes over the training rows")
+    batch_size: int = Field(default=64, ge=2, le=100_000, description="rows per step")
+    teachers: int | None = Field(
+        default=None, ge=2, le=100_000, description="number of teachers (default: one per 10 people, at most 1,000)"
+    )
+
+    def _covers(self, training: Training) -> str:
+        covers = "one row" if training.people is None else "all rows of one person"
+        return f"the replacement of {covers}"
+
+    def overfitting_protection(self) -> str:
+        """Implement :meth:`Generator.overfitting_protection`."""
+        return "trained on noisy votes only, not on rows"
+
+    def _train(self, cells: np.ndarray, layout: Layout, training: Training) -> tuple[Sampler, History]:
+        import torch
+
+        from privacy_assets.generators.networks.private import PateSteps, Student, Teachers, vote_noise
+        from privacy_assets.generators.networks.training import Loop, seeded
+
+        device, shape = torch.device(training.device), shape_of(layout)
+        codes = torch.from_numpy(layout.encode(cells, np.random.default_rng(0))[1])
+        parts = self._parts(cells.shape[1], training)
+        sizes = torch.tensor([len(part) for part in parts])
+        data = torch.zeros(len(parts), int(sizes.max()), shape.width)
+        for place, part in enumerate(parts):
+            data[place, : len(part)] = shape.expand(codes.new_zeros(len(part), 0), codes[torch.from_numpy(part)])
+        labels = self.epochs * self.batch_size
+        scale = vote_noise(self.epsilon, self.delta, labels)
+        text = f"{len(parts)} teachers, {labels} labels, noise of scale {scale:.3g} on the votes"
+        training.progress(f"{self.name}: {text}")
+        with seeded(training.seed, torch.device("cpu")):
+            network: Any = self.sampler(shape)
+            teachers = Teachers(len(parts), shape.width)
+            student = Student(shape.width, self.hidden_dims, self.batch_size)
+        run = PateSteps(
+            network.to(device), teachers.to(device), student.to(device), data.to(device), sizes.to(device),
+            batch_size=self.batch_size, scale=scale,
+        )  # fmt: skip
+
+        def epoch(number: int) -> dict[str, float]:
+            network.train()
+            for _ in range(_TEACHER_STEPS):
+                run.teach()
+            run.label(number, noise_stream(training.seed, number))
+            losses = [run.learn(number) for _ in range(_STUDENT_STEPS)]
+            judged, own = np.mean(losses, axis=0).tolist()
+            return {"generator_loss": own, "student_loss": judged}
+
+        optimisers = {f"{name} optimiser": one for name, one in run.optimisers.items()}
+        kept = {"network": network, "teachers": teachers, "student": student, **optimisers}
+        loop = Loop(self.name, training, kept, self.epochs)
+        return network, loop.run(epoch, cells_fingerprint(cells, self.settings()))
+
+    def _parts(self, rows: int, training: Training) -> list[np.ndarray]:
+        """Assign subjects to teachers evenly, and return the rows of each.
+
+        Raises InputError if there are too few subjects.
+        """
+        whose = np.arange(rows) if training.people is None else np.unique(training.people, return_inverse=True)[1]
+        people = int(whose.max()) + 1
+        teachers = self.teachers or min(max(people // 10, 10), 1000, people // _FEWEST_ROWS)
+        if teachers < 2 or people < _FEWEST_ROWS * teachers:
+            needed = _FEWEST_ROWS * max(teachers, 2)
+            fix = f"give rows of at least {needed} people, or use fewer teachers"
+            raise InputError(f"{people} people are too few for {max(teachers, 2)} teachers", where="train", fix=fix)
+        teacher_of = np.random.default_rng([training.seed, 4]).permutation(people) % teachers
+        return [np.flatnonzero(teacher_of[whose] == place) for place in range(teachers)]

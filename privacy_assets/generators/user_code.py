@@ -1,0 +1,255 @@
+"""Commands and Python functions as generators, run in a separate process."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Annotated, Any
+
+import pandas as pd
+from pydantic import Field
+
+from privacy_assets.errors import ConfigError, safe_repr
+from privacy_assets.generators import _function_worker as worker
+from privacy_assets.generators.base import FittedGenerator, PrivacyBudget, Training, read_train, write_table
+from privacy_assets.generators.programs import (
+    MODEL,
+    THREADS,
+    FittedModel,
+    FittedProgram,
+    Model,
+    ProgramGenerator,
+    Timeout,
+)
+from privacy_assets.infra.settings import Tuple, declared
+from privacy_assets.tables.schema import TableSchema
+from privacy_assets.tables.table import Table
+
+_MADE = ("{out}", "{rows}", "{seed}")
+_TRAINED = ("{train}", "{model}", "{seed}")
+Texts = Annotated[tuple[str, ...], Tuple]
+SampleFunction = Callable[[pd.DataFrame, int, int], pd.DataFrame]
+
+
+@declared
+class CommandGenerator(ProgramGenerator):
+    """A custom program (see :class:`ProgramGenerator`) that reads and writes Parquet files.
+    Without ``train``, ``command`` runs for every sample: it reads the training table, in the dtypes of the private
+    table, from the file ``{train}`` and writes the rows to the file ``{out}``. With ``train``, that command runs once:
+    it reads ``{train}`` and writes files to the folder ``{model}``, which ``command`` then reads instead of
+    ``{train}``. The fitted generator then contains these files and not the training table. Whether equal seeds give
+    equal rows depends on the program.
+
+    Attributes:
+        command: Program and arguments, with the placeholders ``{train}`` or ``{model}``, ``{out}``, ``{rows}`` and
+            ``{seed}``.
+        train: Training program and arguments, with the placeholders ``{train}``, ``{model}``, ``{seed}`` and optionally
+            ``{device}``.
+        timeout: Maximum number of seconds per run.
+        variables: Names of additional environment variables that the programs receive.
+        log: See :class:`ProgramGenerator`.
+
+    Raises:
+        ConfigError: If a placeholder is missing, or ``command`` contains ``{train}`` although ``train`` is set.
+    """
+
+    name = "command"
+    summary = "Custom command that reads training rows from a Parquet file and writes synthetic rows to another."
+    repeatable = False
+    creates_values = True
+
+    command: Texts = Field(description="program and arguments")
+    train: Annotated[tuple[str, ...] | None, Tuple] = Field(
+        default=None, description="training command, which runs once"
+    )
+    timeout: Timeout = Field(default=3600.0, description="maximum number of seconds per run")
+    variables: Texts = Field(default=(), description="additional environment variables passed to it")
+    log: str | None = Field(default=None, description="private file for its output and failure reasons")
+
+    def __post_init__(self) -> None:
+        if self.train is None:
+            _check_marks("command", self.command, ("{train}", *_MADE))
+        else:
+            _check_marks("train", self.train, _TRAINED)
+            _check_marks("command", self.command, ("{model}", *_MADE))
+            if any("{train}" in part for part in self.command):
+                raise ConfigError(
+                    "command: command cannot use {train} if train is set. Fix: let train write to {model}."
+                )
+
+    @property
+    def env_variables(self) -> tuple[str, ...]:
+        """See :attr:`ProgramGenerator.env_variables`."""
+        return tuple(self.variables)
+
+    @property
+    def sampler(self) -> Sequence[str]:
+        """See :attr:`ProgramGenerator.sampler`."""
+        return self.command
+
+    def _fit(self, train: Table, training: Training) -> FittedGenerator:
+        if self.train is None:
+            return FittedCommand(self, train)
+        return FittedCommandModel(self, train.schema, self.trained(self.train, train.to_published_frame(), training))
+
+    def load(self, folder: Path, schema: TableSchema, manifest: Mapping[str, Any]) -> FittedGenerator:
+        """Implement :meth:`Generator.load`."""
+        if self.train is None:
+            return FittedCommand(self, read_train(folder, schema))
+        return FittedCommandModel(self, schema, Model(folder / MODEL))
+
+
+class FittedCommand(FittedProgram):
+    """A command with its training table, fitted again for each sample."""
+
+    privacy = PrivacyBudget(known=False)
+
+    def __init__(self, generator: ProgramGenerator, train: Table) -> None:
+        self.generator, self.schema, self.train = generator, train.schema, train
+
+    def given(self, folder: Path) -> dict[str, str]:
+        """Implement :meth:`FittedProgram.given`."""
+        return {"{train}": str(write_table(self.train.to_published_frame(), folder))}
+
+    def _save(self, folder: Path) -> dict[str, Any]:
+        write_table(self.train.frame(), folder)
+        return {}
+
+
+class FittedCommandModel(FittedModel):
+    """The model of a custom training command, whose protections are unknown."""
+
+    privacy = PrivacyBudget(known=False)
+
+
+def _check_marks(setting: str, arguments: Sequence[str], marks: Sequence[str]) -> None:
+    absent = [mark for mark in marks if not any(mark in part for part in arguments[1:])]
+    if absent:
+        raise ConfigError(f"command: {absent[0]} is missing in the arguments of {setting}.")
+
+
+@declared
+class CallableGenerator(ProgramGenerator):
+    """A Python function ``function(train, rows, seed) -> DataFrame``, called for every sample.
+    The function receives the training table in the dtypes of the private table (a copy) and returns a table with
+    ``rows`` rows and the same columns. Whether equal seeds give equal rows depends on the function.
+
+    It runs in a separate process (see :class:`ProgramGenerator`), which imports its module by name and cannot access
+    the keys and objects of this process. If its module is not imported in this process, the function is looked up in
+    the new process only, and the first sample fails if it is missing.
+
+    Attributes:
+        function: The function, or its name ``"module:function"``.
+        timeout: Maximum number of seconds per call.
+        variables: Names of additional environment variables that the process receives.
+        log: See :class:`ProgramGenerator`.
+
+    Raises:
+        ConfigError: If the function cannot be imported by name, or does not accept three arguments.
+    """
+
+    name = "callable"
+    summary = "Custom Python function: function(train, rows, seed) returns the synthetic rows."
+    repeatable = False
+    creates_values = True
+    function: Any = Field(
+        title="a function, or a string module:function", description="function that generates the rows"
+    )
+    timeout: Timeout = Field(default=86_400.0, description="maximum number of seconds per call")
+    variables: Texts = Field(default=(), description="additional environment variables passed to it")
+    log: str | None = Field(default=None, description="private file for its output and failure reasons")
+
+    def __post_init__(self) -> None:
+        reference = self.function if isinstance(self.function, str) else _label(self.function)
+        found = _loaded(reference)
+        if not isinstance(self.function, str) and found is not self.function:
+            raise ConfigError(f"generator {reference} cannot be imported by name. Fix: define it with def in a module.")
+        if found is None and not _waits(reference):
+            raise ConfigError(f"generator {safe_repr(reference)} cannot be imported. Fix: check the name.")
+        if found is not None and not worker.takes_three(found):
+            raise ConfigError(f"generator {reference} must take three arguments: train, rows, seed.")
+        object.__setattr__(self, "function", reference)
+
+    @property
+    def reference(self) -> str:
+        """``"module:function"``, the name under which another process imports the function."""
+        return str(self.function)
+
+    @property
+    def env_variables(self) -> tuple[str, ...]:
+        """See :attr:`ProgramGenerator.env_variables`."""
+        return (*self.variables, *(name for name in THREADS if name in os.environ))
+
+    @property
+    def sampler(self) -> Sequence[str]:
+        """See :attr:`ProgramGenerator.sampler`."""
+        task = json.dumps({"function": self.reference, "path": sys.path, "file": self.source})
+        # -P: keep the script's folder off the path, where modules of this package would shadow others of the same name.
+        return [sys.executable, "-P", worker.__file__, task, "{train}", "{out}", "{rows}", "{seed}"]
+
+    @property
+    def source(self) -> str | None:
+        """File of the function's module, or None."""
+        name = self.reference.partition(":")[0]
+        file = getattr(sys.modules.get(name), "__file__", None)
+        spec = None if file else _spec(name)
+        return file or (spec.origin if spec and spec.has_location else None)
+
+    @property
+    def label(self) -> str:
+        """See :attr:`ProgramGenerator.label`."""
+        return f"generator {self.name}: {self.reference}"
+
+    def _fit(self, train: Table, training: Training) -> FittedGenerator:
+        return FittedCommand(self, train)
+
+    def load(self, folder: Path, schema: TableSchema, manifest: Mapping[str, Any]) -> FittedGenerator:
+        """Implement :meth:`Generator.load`."""
+        return FittedCommand(self, read_train(folder, schema))
+
+
+def _label(function: object) -> str:
+    if not callable(function):
+        raise ConfigError(f"generator {type(function).__name__} is not a function.")
+    module = getattr(function, "__module__", None) or type(function).__module__
+    return f"{module}:{getattr(function, '__qualname__', type(function).__qualname__)}"
+
+
+def _loaded(reference: str) -> Any:
+    """Return the object ``"module:function"``, or None if its module is not imported or has no such object."""
+    module, _, path = reference.partition(":")
+    found: Any = sys.modules.get(module)
+    if module == "__main__" and not hasattr(found, "__file__"):  # interactive: not importable elsewhere
+        return None
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def _waits(reference: str) -> bool:
+    """Return True if the module of ``"module:function"`` is not imported but can be found."""
+    module, _, path = reference.partition(":")
+    return bool(path) and module not in sys.modules and _spec(module) is not None
+
+
+def _spec(module: str) -> ModuleSpec | None:
+    """Find the spec of ``module`` without running its parent packages, unlike :func:`importlib.util.find_spec`."""
+    parts = module.split(".")
+    spec: ModuleSpec | None = None
+    for depth in range(1, len(parts) + 1):
+        path = None if spec is None else spec.submodule_search_locations
+        if spec is not None and path is None:  # not a package
+            return None
+        name = ".".join(parts[:depth])
+        found = (finder.find_spec(name, path) for finder in sys.meta_path)
+        spec = next((one for one in found if one is not None), None)
+        if spec is None:
+            return None
+        if spec.origin is None and spec.submodule_search_locations is not None and depth < len(parts):
+            importlib.import_module(name)  # namespace package: its submodules are found only after import
+    return spec

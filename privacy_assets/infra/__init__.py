@@ -1,0 +1,1 @@
+"""Access to the machine: settings, files, object stores, processes and devices."""

@@ -1,0 +1,237 @@
+"""Choice of a torch device, leases of accelerators across processes, and smaller batches when memory runs out.
+
+A lease is a lock (:func:`.work.lock`), which the system releases when the process ends for any reason. Children that
+Python forks close their copies of the descriptor, so they do not keep a device leased. Requires a POSIX system.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import stat
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TypeVar
+
+from privacy_assets.errors import ConfigError, LeaseTimeout, safe_repr
+from privacy_assets.infra import folders
+from privacy_assets.infra.work import lock_holder
+
+T = TypeVar("T")
+Say = Callable[[str], None]
+_LOGGER = logging.getLogger(__name__)
+_POLL = 0.2  # seconds between attempts to lock
+_GUARD = threading.Lock()
+_LEASES: set[int] = set()  # descriptors of the leases of this process
+_MEMORY_TEXTS = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "can't allocate memory", "not enough memory")
+
+
+@dataclass(frozen=True)
+class Device:
+    """A torch device.
+
+    Attributes:
+        name: Torch name in this process.
+        identity: Identifier that is the same in every process of this machine.
+    """
+
+    name: str
+    identity: str
+
+
+CPU = Device("cpu", "cpu")
+
+
+def accelerators() -> list[Device]:
+    """Return the visible CUDA devices, else MPS, else an empty list. Imports torch if it is installed."""
+    if find_spec("torch") is None:
+        return []
+    import torch
+
+    if torch.cuda.is_available():
+        # "cuda:0" depends on CUDA_VISIBLE_DEVICES; the UUID of the card does not.
+        ids = [str(torch.cuda.get_device_properties(i).uuid) for i in range(torch.cuda.device_count())]
+        return [Device(f"cuda:{i}", f"cuda-{identity}") for i, identity in enumerate(ids)]
+    return [Device("mps", "mps")] if torch.backends.mps.is_available() else []
+
+
+def matching_devices(wanted: str = "auto") -> list[Device]:
+    """Return the devices that match ``wanted``, at least one.
+
+    Args:
+        wanted: "auto" (accelerators, else the CPU), "cuda" (any), "cuda:1", "mps" or "cpu".
+
+    Raises:
+        ConfigError: If the name is unknown or no such device exists.
+    """
+    if wanted == "cpu":
+        return [CPU]
+    if not re.fullmatch(r"auto|mps|cuda(:\d+)?", wanted):
+        raise ConfigError(f"device {safe_repr(wanted)} is unknown. Known: auto, cpu, mps, cuda, cuda:N.")
+    found = accelerators()
+    if wanted == "auto":
+        return found or [CPU]
+    fitting = [device for device in found if wanted in (device.name, device.name.partition(":")[0])]
+    if not fitting:
+        there = ", ".join([device.name for device in found] + ["cpu"])
+        raise ConfigError(f"device {safe_repr(wanted)} is not available. This machine has: {there}.")
+    return fitting
+
+
+def pick_device(wanted: str = "auto") -> str:
+    """Return the torch name of the first device that matches ``wanted`` (see :func:`matching_devices`); no lease."""
+    return matching_devices(wanted)[0].name
+
+
+@contextmanager
+def lease_device(
+    folder: str | Path | None = None,
+    device: str = "auto",
+    slots: int = 1,
+    timeout: float | None = None,
+    on_wait: Say | None = None,
+    every: float = 30.0,
+) -> Iterator[str]:
+    """Lease a device for the ``with`` block, and yield its torch name.
+
+    At most ``slots`` threads and processes that use the same ``folder`` and ``slots`` hold an accelerator at a time. If
+    several devices match, the first free one is leased. The order of waiting holders is not preserved. The CPU needs no
+    lease. A holder that requests a second lease may wait for itself.
+
+    Args:
+        folder: Folder of the lock files. None: a folder of the current user below the temporary directory.
+        device: See :func:`matching_devices`.
+        slots: Maximum number of holders of a device.
+        timeout: Maximum wait in seconds. None: no limit.
+        on_wait: Called with the current holders immediately and then every ``every`` seconds.
+        every: Seconds between these calls.
+
+    Raises:
+        LeaseTimeout: If no device became free in time.
+        ConfigError: If ``slots`` is below 1 or the device does not exist.
+    """
+    if slots < 1:
+        raise ConfigError("slots must be at least 1.")
+    devices = matching_devices(device)
+    if devices == [CPU]:
+        yield CPU.name
+        return
+    folder = _own_folder() if folder is None else Path(folder)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    names = {item.name: re.sub("[^A-Za-z0-9.-]", "_", item.identity) for item in devices}
+    places = [(name, f"{stem}.{slot}.lock") for slot in range(slots) for name, stem in names.items()]
+    name, descriptor = _wait_for(folder, places, timeout, on_wait, every)
+    try:
+        yield name
+    finally:
+        _release(descriptor)
+
+
+def _own_folder() -> Path:
+    """Return the lock folder of this user, or raise ConfigError if another user owns it or can write to it."""
+    folder = Path(tempfile.gettempdir()) / f"privacy-assets-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    facts = folder.lstat()
+    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid() or facts.st_mode & 0o022:
+        raise ConfigError(
+            f"{folder}, where devices are leased, must be a folder that only you can write to. Fix: remove it, or give"
+            " GpuResource a lock_folder."
+        )
+    return folder
+
+
+def _wait_for(
+    folder: Path, places: Sequence[tuple[str, str]], timeout: float | None, on_wait: Say | None, every: float
+) -> tuple[str, int]:
+    """Take the first lock of ``places`` (device name, file in ``folder``) that becomes free."""
+    started = time.monotonic()
+    next_word = started
+    while True:
+        for name, file in places:
+            if (descriptor := _take(folder, file)) is not None:
+                return name, descriptor
+        now = time.monotonic()
+        left = float("inf") if timeout is None else started + timeout - now
+        if left <= 0:
+            raise LeaseTimeout(f"no device became free within {timeout:g} s: {_who_holds(folder, places)}.")
+        if on_wait is not None and now >= next_word:
+            on_wait(f"waiting for a device: {_who_holds(folder, places)}")
+            next_word = now + every
+        time.sleep(min(_POLL, left))
+
+
+def _who_holds(folder: Path, places: Sequence[tuple[str, str]]) -> str:
+    return "; ".join(f"{name} is held by {lock_holder(str(folder / file))}" for name, file in places)
+
+
+def _take(folder: Path, file: str) -> int | None:
+    """Return the descriptor of a new lease, or None if the file is locked."""
+    with _GUARD, folders.opened(folder) as place:
+        descriptor = folders.take(place, file, 0o666)
+        if descriptor is not None:
+            _LEASES.add(descriptor)
+    return descriptor
+
+
+def _release(descriptor: int) -> None:
+    """End a lease. Does nothing in a child forked within the lease."""
+    with _GUARD:
+        if descriptor in _LEASES:
+            _LEASES.remove(descriptor)
+            os.close(descriptor)
+
+
+def _forget() -> None:
+    """Close the leases in a forked child; those of its parent continue."""
+    for descriptor in _LEASES:
+        os.close(descriptor)
+    _LEASES.clear()
+    _GUARD.release()
+
+
+os.register_at_fork(before=_GUARD.acquire, after_in_parent=_GUARD.release, after_in_child=_forget)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return True for torch's out-of-memory errors on CUDA, MPS or CPU."""
+    if isinstance(error, MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in _MEMORY_TEXTS)
+
+
+def halve_on_out_of_memory(fn: Callable[[int], T], batch: int, minimum: int = 1) -> tuple[T, int]:
+    """Call ``fn(batch)``, halving the batch each time memory runs out.
+
+    Other errors, and out-of-memory errors at ``minimum``, are raised. Each halving is logged.
+
+    Returns:
+        The result, and the batch size to continue with.
+    """
+    while True:
+        try:
+            return fn(batch), batch
+        except (RuntimeError, MemoryError) as error:
+            if batch <= minimum or not is_out_of_memory(error):
+                raise
+        # Outside of the handler, whose traceback keeps the tensors of the failed call alive.
+        batch = max(minimum, batch // 2)
+        _free_cached_memory()
+        _LOGGER.warning("out of memory: continuing with batches of %d rows", batch)
+
+
+def _free_cached_memory() -> None:
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    elif torch.backends.mps.is_available():
+        torch.mps.empty_cache()

@@ -1,0 +1,154 @@
+"""Progress of long work: bars on a terminal or in a notebook, lines in a log."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import TaskID
+
+Progress = Callable[[str], Any]  # receives messages without cell values; Lines and Bars also receive counts
+EVERY = 5.0  # seconds between two lines of a log
+
+
+def silent(message: str) -> None:
+    """Ignore a progress message.
+
+    Args:
+        message: Message.
+    """
+
+
+def advance(progress: Progress, work: str, done: float | None, total: float | None = None) -> None:
+    """Report that ``done`` of ``total`` units of ``work`` are done; without ``total`` the end is unknown.
+
+    ``work`` identifies the work and must be the same string each time. The work ends when ``done >= total``, or with
+    ``done`` None. Plain functions do not receive this event.
+    """
+    if isinstance(progress, Lines | Bars):
+        progress.advance(work, done, total)
+
+
+@dataclass(slots=True)
+class _Pace:
+    """Start of counted work: the time, and the units done by then."""
+
+    start: float
+    first: float
+
+    def told(self, done: float, total: float | None) -> str:
+        """Describe the units done, the rate, and the remaining time."""
+        seconds = perf_counter() - self.start
+        rate = (done - self.first) / seconds if seconds > 0 else 0.0
+        counted = f"{done:,g}" if total is None else f"{done:,g} of {total:,g}"
+        pace = f", {rate:.2g} a second" if rate >= 1 else f", {1 / rate:.2g} s each" if rate > 0 else ""
+        left = (total - done) / rate if total and rate > 0 else 0.0
+        return counted + pace + (f", about {duration(left)} left" if left >= 0.5 else "")
+
+
+def duration(seconds: float) -> str:
+    """Format seconds: ``40 s``, ``3 min``, ``2.5 h``."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def _over(done: float | None, total: float | None) -> bool:
+    return done is None or (total is not None and done >= total)
+
+
+class Lines:
+    """Progress as log lines: all messages, and for counted work at most one line per ``EVERY`` seconds."""
+
+    def __init__(self, write: Callable[[str], Any]) -> None:
+        self.write = write
+        self._last, self._paces = perf_counter(), dict[str, _Pace]()
+
+    def __call__(self, message: str) -> None:
+        """Write ``message``."""
+        self.write(message)
+
+    def advance(self, work: str, done: float | None, total: float | None = None) -> None:
+        """Handle :func:`advance`."""
+        now = perf_counter()
+        if done is not None:
+            pace = self._paces.setdefault(work, _Pace(now, done))
+            if now - self._last >= EVERY:
+                self._last = now
+                self.write(f"{work}: {pace.told(done, total)}")
+        if _over(done, total):
+            self._paces.pop(work, None)
+
+
+class Bars:
+    """Progress as messages and ``rich`` bars on a terminal or in a notebook; a bar is removed when its work is done.
+
+    While no bar is shown, no thread runs and the terminal is free. Leaving the ``with`` block removes the bars of
+    failed work.
+    """
+
+    def __init__(self, console: Console) -> None:
+        from rich.progress import BarColumn, TextColumn
+        from rich.progress import Progress as RichProgress
+
+        told = TextColumn("{task.fields[told]}", markup=False)
+        # Standard output is not redirected by rich.
+        self._shown = RichProgress(
+            TextColumn("  {task.description}", markup=False), BarColumn(30), told,
+            console=console, transient=True, redirect_stdout=False, redirect_stderr=False,
+        )  # fmt: skip
+        self._bars: dict[str, tuple[TaskID, _Pace]] = {}
+
+    def __enter__(self) -> Bars:
+        """Return self."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Remove all bars."""
+        for work in list(self._bars):
+            self._end(work)
+
+    def __call__(self, message: str) -> None:
+        """Print ``message`` above the bars."""
+        self._shown.console.print(f"  {message}", markup=False, highlight=False, soft_wrap=True)
+
+    def advance(self, work: str, done: float | None, total: float | None = None) -> None:
+        """Handle :func:`advance`."""
+        if done is not None:
+            if work not in self._bars:
+                self._bars[work] = self._shown.add_task(work, total=total, told=""), _Pace(perf_counter(), done)
+                self._shown.start()
+            task, pace = self._bars[work]
+            self._shown.update(task, completed=done, total=total, told=pace.told(done, total))
+        if _over(done, total):
+            self._end(work)
+
+    def _end(self, work: str) -> None:
+        if work in self._bars:
+            self._shown.remove_task(self._bars.pop(work)[0])
+        if not self._bars:
+            self._shown.stop()
+
+
+@contextmanager
+def watched(stream: TextIO | None = None, *, otherwise: Progress | None = None) -> Iterator[Progress]:
+    """Yield bars on a terminal or in a notebook with ipywidgets, else ``otherwise``.
+
+    ``stream`` defaults to standard error, and ``otherwise`` to lines on ``stream``.
+    """
+    out = stream or sys.stderr
+    notebook = "ipykernel" in sys.modules and find_spec("ipywidgets") is not None
+    if not (notebook or out.isatty()):
+        yield otherwise or Lines(lambda message: (out.write(f"  {message}\n"), out.flush()))
+        return
+    from rich.console import Console
+
+    with Bars(Console(file=None if notebook else out)) as bars:
+        yield bars

@@ -1,0 +1,115 @@
+"""The lock of this package, and temporary private folders, which other processes remove if their owner is killed."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+_PREFIX = "privacy-assets-work-"
+
+
+def lock(descriptor: int, name: str, folder: int | None = None) -> bool:
+    """Lock an open file or folder (``flock``). The lock ends when all copies of the descriptor are closed.
+
+    Args:
+        descriptor: Open file or folder.
+        name: Its path, or its name in ``folder``.
+        folder: Descriptor of an open folder. None: ``name`` is a path.
+
+    Returns:
+        False if it is locked already, or if another process has removed or replaced ``name``.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(descriptor), os.stat(name, dir_fd=folder, follow_symlinks=False))
+    except (BlockingIOError, FileNotFoundError):
+        return False
+
+
+def lock_holder(name: str, folder: int | None = None) -> str:
+    """Return the process that holds the lock of ``name``, as Linux lists it."""
+    with suppress(OSError):
+        file = f":{os.stat(name, dir_fd=folder, follow_symlinks=False).st_ino}"
+        for line in Path("/proc/locks").read_text(encoding="ascii").splitlines():
+            parts = line.split()
+            if parts[1] == "FLOCK" and parts[5].endswith(file) and parts[4] != "0":
+                return f"process {parts[4]}"
+    return "another process"
+
+
+def remove_unlocked(names: Iterable[str], remove: Callable[[str], object], folder: int | None = None) -> list[str]:
+    """Remove this user's files or folders whose lock ended with their process, and return their names.
+
+    Args:
+        names: Paths, or names in ``folder``.
+        remove: Removes the file or folder of this name.
+        folder: Descriptor of an open folder. None: names are paths.
+    """
+    swept = []
+    for name in names:
+        with suppress(OSError):  # already removed, a link, or of another user
+            descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+            try:
+                if os.fstat(descriptor).st_uid == os.getuid() and lock(descriptor, name, folder):
+                    remove(name)
+                    swept.append(name)
+            finally:
+                os.close(descriptor)
+    return swept
+
+
+class WorkFolder:
+    """New private temporary folder.
+
+    It is removed by :meth:`close`, at the end of a ``with`` block, or when this object is deleted. The folder of a
+    killed process is no longer locked, and is removed when another process creates one.
+
+    Attributes:
+        path: Path of the folder.
+    """
+
+    def __init__(self) -> None:
+        sweep()
+        self.path, descriptor = _claimed()
+        self._remove = weakref.finalize(self, _remove, self.path, descriptor)
+
+    def close(self) -> None:
+        """Remove the folder and its content."""
+        self._remove()
+
+    def __enter__(self) -> Path:
+        return self.path
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def sweep() -> None:
+    """Remove this user's work folders whose process has ended."""
+    work_folders = map(str, Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"))
+    remove_unlocked(work_folders, partial(shutil.rmtree, ignore_errors=True))
+
+
+def _claimed() -> tuple[Path, int]:
+    """Create and lock a new folder, and retry if another process removed it before it was locked."""
+    while True:
+        folder = tempfile.mkdtemp(prefix=_PREFIX)
+        try:
+            descriptor = os.open(folder, os.O_RDONLY)
+        except FileNotFoundError:
+            continue
+        if lock(descriptor, folder):
+            return Path(folder), descriptor
+        os.close(descriptor)
+
+
+def _remove(folder: Path, descriptor: int) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    os.close(descriptor)

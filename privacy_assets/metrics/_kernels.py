@@ -1,0 +1,392 @@
+"""Compiled loops of singling out, attribute inference and copies. Imports numba: import it where it is used.
+
+Singling out: a predicate is a range of codes of one column, both ends included. A query is a conjunction of predicates,
+the rarest first. Only rows that match the first one are scanned: ``order`` int32 (columns, rows) contains the rows
+sorted by code, and ``below[start[j] + v]`` is the number of rows with a code smaller than v in column j.
+
+Attribute inference: tables are transposed, float32 (parts, rows). Column c has the parts ``start[c]`` to ``start[c +
+1]``. A part is a standardized number or, where ``category`` is true, a code whose mismatch costs 1. Points are read in
+order, so the earlier one of a tie is the neighbor. Float32 sums exclude most points of a block; the others are summed
+in float64. ``slack`` bounds the relative rounding error of a float32 sum.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from privacy_assets.infra.compiling import compiled, inlined
+
+Array = np.ndarray
+_POINT_BLOCK = 256
+
+
+@inlined
+def add(value: float, points: Array, category: bool, out: Array) -> None:
+    """Add the squared differences of one part to ``out`` (block,)."""
+    if category:
+        for at in range(len(points)):
+            out[at] += np.float32(1) if points[at] != value else np.float32(0)
+    else:
+        for at in range(len(points)):
+            difference = points[at] - value
+            out[at] += difference * difference
+
+
+@inlined
+def apart(query: Array, point: Array, category: Array, first: int, last: int) -> float:
+    """Return the float64 squared distance in the parts first..last - 1."""
+    total = 0.0
+    for part in range(first, last):
+        if category[part]:
+            total += 1.0 if query[part] != point[part] else 0.0
+        else:
+            total += (np.float64(query[part]) - np.float64(point[part])) ** 2
+    return total
+
+
+@inlined
+def insert(distances: Array, places: Array, distance: float, place: int) -> None:
+    """Insert a point that is nearer than the last one. Ascending order; ties after existing entries."""
+    slot = len(distances) - 1
+    while slot > 0 and distances[slot - 1] > distance:
+        distances[slot], places[slot] = distances[slot - 1], places[slot - 1]
+        slot -= 1
+    distances[slot], places[slot] = distance, place
+
+
+@inlined
+def within(total: Array, largest: Array, reach: float, keep: float) -> int:
+    """Count the points of a block that may be nearer than ``reach`` if their largest part is ignored."""
+    found, bound = 0, np.float32(reach)
+    for at in range(len(total)):
+        found += 1 if total[at] * np.float32(keep) - largest[at] < bound else 0
+    return found
+
+
+def nearest_by(
+    queries: Array, points: Array, category: Array, start: Array, slack: float, columns: Array, k: int
+) -> Array:
+    """Return the nearest points by selected columns, int64 (queries, k).
+
+    ``columns`` int64 (queries, size) selects the columns of each query.
+    """
+    places = np.full((queries.shape[1], k), -1, np.int64)
+    work = np.empty(k), np.zeros((2, _POINT_BLOCK), np.float32)
+    _nearest_by(queries, points, category, start, slack, columns, places, *work)
+    return places
+
+
+@compiled
+def _nearest_by(
+    queries: Array,
+    points: Array,
+    category: Array,
+    start: Array,
+    slack: float,
+    columns: Array,
+    places: Array,
+    distances: Array,
+    sums: Array,
+) -> None:
+    last = len(distances) - 1
+    for row in range(len(places)):
+        distances[:] = np.inf
+        query = queries[:, row]
+        for first in range(0, points.shape[1], _POINT_BLOCK):
+            block = points[:, first : first + _POINT_BLOCK]
+            total, nothing = sums[0, : block.shape[1]], sums[1, : block.shape[1]]
+            total[:] = 0
+            for column in columns[row]:
+                for part in range(start[column], start[column + 1]):
+                    add(query[part], block[part], category[part], total)
+            if within(total, nothing, distances[last], 1 - slack) == 0:
+                continue
+            for at in range(len(total)):
+                if total[at] * (1 - slack) < distances[last]:
+                    exact = 0.0
+                    for column in columns[row]:
+                        exact += apart(query, block[:, at], category, start[column], start[column + 1])
+                    if exact < distances[last]:
+                        insert(distances, places[row], exact, first + at)
+
+
+@inlined
+def offer(parts: Array, at: int, distances: Array, places: Array) -> float:
+    """Update the neighbors of every left-out column with a point, and return the largest k-th distance.
+
+    ``parts`` float64 (columns,) are the squared distances of the point in each column.
+    """
+    last, total, reach = distances.shape[1] - 1, 0.0, 0.0
+    for part in parts:
+        total += part
+    for column in range(len(parts)):
+        if total * (1 - 1e-12) - parts[column] < distances[column, last]:
+            others = 0.0  # summed again, because subtracting a large part from the sum would cancel the small ones
+            for other in range(len(parts)):
+                if other != column:
+                    others += parts[other]
+            if others < distances[column, last]:
+                insert(distances[column], places[column], others, at)
+        reach = max(reach, distances[column, last])
+    return reach
+
+
+@inlined
+def column_sums(
+    query: Array, block: Array, category: Array, start: Array, part: Array, total: Array, largest: Array
+) -> None:
+    """Compute float32 squared distances (block,): the sum over columns, and the largest column."""
+    total[:] = 0
+    largest[:] = 0
+    for column in range(len(start) - 1):
+        part[:] = 0
+        for position in range(start[column], start[column + 1]):
+            add(query[position], block[position], category[position], part)
+        for at in range(len(part)):
+            total[at] += part[at]
+            largest[at] = max(largest[at], part[at])
+
+
+def nearest_without(queries: Array, points: Array, category: Array, start: Array, slack: float, k: int) -> Array:
+    """Return the nearest points by all columns except one, for each of them: int64 (queries, columns, k)."""
+    width = len(start) - 1
+    places = np.full((queries.shape[1], width, k), -1, np.int64)
+    work = np.empty((width, k)), np.empty(width), np.empty((3, _POINT_BLOCK), np.float32)
+    _nearest_without(queries, points, category, start, slack, places, *work)
+    return places
+
+
+@compiled
+def _nearest_without(
+    queries: Array,
+    points: Array,
+    category: Array,
+    start: Array,
+    slack: float,
+    places: Array,
+    distances: Array,
+    exact: Array,
+    held: Array,
+) -> None:
+    for row in range(len(places)):
+        distances[:] = np.inf
+        reach, query = np.inf, queries[:, row]
+        for first in range(0, points.shape[1], _POINT_BLOCK):
+            block = points[:, first : first + _POINT_BLOCK]
+            part, total, largest = held[0, : block.shape[1]], held[1, : block.shape[1]], held[2, : block.shape[1]]
+            column_sums(query, block, category, start, part, total, largest)
+            if within(total, largest, reach, 1 - slack) == 0:
+                continue
+            for at in range(len(total)):
+                if total[at] * (1 - slack) - largest[at] < reach:
+                    for column in range(len(exact)):
+                        exact[column] = apart(query, block[:, at], category, start[column], start[column + 1])
+                    reach = offer(exact, first + at, distances, places[row])
+
+
+_BLOCK = 4096  # synthetic rows whose sums fit in the processor's cache
+
+
+def best_weights(real: np.ndarray, weights: np.ndarray, synthetic: np.ndarray) -> np.ndarray:
+    """Return for each real row the largest match weight over the synthetic rows, float32 (n,).
+
+    The match weight of two rows is the sum of ``weights`` of the columns in which they agree. ``real`` int32 (F, n) and
+    ``synthetic`` int32 (F, m) are codes; ``weights`` float32 (F, n) of the real cells are at least 0. All results are 0
+    if there are no synthetic rows.
+    """
+    best = np.zeros(real.shape[1], np.float32)
+    _best(real, weights, synthetic, np.zeros(_BLOCK, np.float32), best)
+    return best
+
+
+@compiled
+def _best(real: np.ndarray, weights: np.ndarray, synthetic: np.ndarray, held: np.ndarray, best: np.ndarray) -> None:
+    columns, rows = synthetic.shape
+    for first in range(0, rows, len(held)):
+        size = min(len(held), rows - first)
+        for i in range(real.shape[1]):
+            for j in range(size):
+                held[j] = 0
+            for column in range(columns):
+                weight, code = weights[column, i], real[column, i]
+                if weight > 0:
+                    codes = synthetic[column, first : first + size]
+                    for j in range(size):
+                        held[j] += weight if codes[j] == code else np.float32(0)
+            for j in range(size):
+                best[i] = max(best[i], held[j])
+
+
+_ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
+
+
+@inlined
+def span(order: Array, start: Array, below: Array, column: int, low: int, high: int) -> Array:
+    """Return the rows whose code in ``column`` is in low..high."""
+    base = start[column]
+    return order[column, below[base + low] : below[base + high + 1]]
+
+
+@inlined
+def matches(codes: Array, row: int, columns: Array, low: Array, high: Array) -> bool:
+    """Return True if a row that matches the first predicate matches the others."""
+    for position in range(1, len(columns)):
+        code = codes[row, columns[position]]
+        if code < low[position] or code > high[position]:
+            return False
+    return True
+
+
+def draw(
+    codes: Array,
+    order: Array,
+    start: Array,
+    below: Array,
+    targets: Array,
+    low_of: Array,
+    high_of: Array,
+    width: int,
+    wanted: int,
+    tries: int,
+    patience: int,
+    rng: np.random.Generator,
+) -> tuple[Array, int]:
+    """Draw random targets and columns until ``wanted`` queries match exactly one row of ``codes`` int32 (rows,
+    columns).
+
+    The predicate for code v of column j is the range ``low_of[start[j] + v] .. high_of[start[j] + v]``. Stops after
+    ``tries`` candidates, or ``patience`` consecutive failures. Returns columns, low and high, int32 (found, 3, width),
+    and the number of candidates.
+    """
+    out, query = np.empty((wanted, 3, width), np.int32), np.empty((4, width), np.int64)
+    index = (codes, order, start, below)
+    found, tried = _draw(*index, targets, low_of, high_of, tries, patience, rng, np.arange(codes.shape[1]), query, out)
+    return out[:found], tried
+
+
+@compiled
+def _draw(
+    codes: Array,
+    order: Array,
+    start: Array,
+    below: Array,
+    targets: Array,
+    low_of: Array,
+    high_of: Array,
+    tries: int,
+    patience: int,
+    rng: np.random.Generator,
+    deck: Array,
+    query: Array,
+    out: Array,
+) -> tuple[int, int]:
+    wanted, width = len(out), out.shape[2]
+    columns, low, high, share = query[0], query[1], query[2], query[3]
+    found, tried, last = 0, 0, 0
+    while found < wanted and tried < tries and tried - last < patience:
+        tried += 1
+        target = targets[int(rng.random() * len(targets))]
+        for position in range(width):
+            other = position + int(rng.random() * (len(deck) - position))
+            column = deck[other]
+            deck[position], deck[other] = column, deck[position]
+            code = start[column] + codes[target, column]
+            lowest, highest = low_of[code], high_of[code]
+            rows = below[start[column] + highest + 1] - below[start[column] + lowest]
+            place = position
+            while place > 0 and share[place - 1] > rows:
+                share[place], columns[place] = share[place - 1], columns[place - 1]
+                low[place], high[place] = low[place - 1], high[place - 1]
+                place -= 1
+            share[place], columns[place], low[place], high[place] = rows, column, lowest, highest
+        matched = 0
+        for row in span(order, start, below, columns[0], low[0], high[0]):
+            if matches(codes, row, columns, low, high):
+                matched += 1
+                if matched == 2:
+                    break
+        if matched == 1:
+            for position in range(width):
+                for part in range(3):
+                    out[found, part, position] = query[part, position]
+            found, last = found + 1, tried
+    return found, tried
+
+
+def match(
+    codes: Array,
+    order: Array,
+    start: Array,
+    below: Array,
+    subject: Array,
+    member: Array,
+    labels: Array,
+    columns: Array,
+    low: Array,
+    high: Array,
+) -> tuple[Array, Array]:
+    """Count the distinct subjects that each query matches.
+
+    Args:
+        codes: Codes of the table, see :class:`.CodedTable`; the same for the next three.
+        order: Rows by code.
+        start: First flat code of each column.
+        below: Numbers of rows with smaller codes.
+        subject: Subject of each row, int64 (rows,).
+        member: Membership of each subject, bool (subjects,).
+        labels: Relabelings, uint64 (subjects, words), one per bit.
+        columns: Columns of the queries, int32 (queries, width).
+        low: Lowest codes.
+        high: Highest codes.
+
+    Returns:
+        The numbers of matched subjects outside and inside ``member``, int64 (queries, 2), and for each relabeling the
+        number of queries that match exactly one member, int64 (relabelings,).
+    """
+    words = labels.shape[1]
+    counts, hits = np.zeros((len(columns), 2), np.int64), np.zeros(64 * words, np.int64)
+    work = np.full(len(member), -1, np.int32), np.empty((2, words), np.uint64)
+    _match(codes, order, start, below, subject, member, labels, columns, low, high, counts, hits, *work)
+    return counts, hits
+
+
+@compiled
+def _match(
+    codes: Array,
+    order: Array,
+    start: Array,
+    below: Array,
+    subject: Array,
+    member: Array,
+    labels: Array,
+    columns: Array,
+    low: Array,
+    high: Array,
+    counts: Array,
+    hits: Array,
+    seen_by: Array,
+    members: Array,
+) -> None:
+    once, again = members[0], members[1]
+    for query in range(len(columns)):
+        these, lows, highs = columns[query], low[query], high[query]
+        once[:], again[:], settled = 0, 0, False
+        for row in span(order, start, below, these[0], lows[0], highs[0]):
+            if matches(codes, row, these, lows, highs) and seen_by[subject[row]] != query:
+                person = subject[row]
+                seen_by[person] = query
+                counts[query, 1 if member[person] else 0] += 1
+                if settled:  # every relabeling has two members already
+                    continue
+                common = _ALL
+                for word in range(len(once)):
+                    label = labels[person, word]
+                    again[word] |= once[word] & label
+                    once[word] |= label
+                    common &= again[word]
+                settled = common == _ALL
+        if counts[query, 0] + counts[query, 1] > 0 and not settled:
+            for word in range(len(once)):
+                alone = once[word] & ~again[word]
+                for bit in range(64):
+                    hits[64 * word + bit] += np.int64((alone >> np.uint64(bit)) & np.uint64(1))

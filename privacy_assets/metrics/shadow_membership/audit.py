@@ -1,0 +1,502 @@
+"""Shadow-model audits: infer membership of a record in the training table, given the generator."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from time import process_time
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+from pydantic import AfterValidator, Field
+
+from privacy_assets.errors import ConfigError, InputError
+from privacy_assets.infra.progress import Progress, advance, silent
+from privacy_assets.infra.settings import Dict, InvalidSetting, Tuple, declared
+from privacy_assets.metrics.shadow_membership.attacks import Attack, attack_settings, build_attack
+from privacy_assets.metrics.shadow_membership.games import Checkpoint, Game, blocks, without
+from privacy_assets.metrics.shadow_membership.rates import (
+    Cut,
+    EpsilonBound,
+    Rate,
+    auc,
+    choose_cut,
+    epsilon_bound,
+    tpr_at,
+)
+from privacy_assets.metrics.vulnerability import Distance, Selector, most_exposed, select_records, vulnerability
+from privacy_assets.stats.estimates import to_jsonable
+from privacy_assets.stats.intervals import CONFIDENCE
+from privacy_assets.tables.encoding import MatrixCoding
+from privacy_assets.tables.fingerprints import cells_fingerprint
+
+Sampling = Literal["subsample", "bootstrap"]
+AttackName = Literal["queries", "attention"]
+Even = Annotated[int, Field(ge=4, multiple_of=2)]
+
+
+def _different(ids: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    if ids is not None and (not ids or len(set(ids)) < len(ids)):
+        raise InvalidSetting("must be one or more distinct rows")
+    return ids
+
+
+@declared
+class AuditConfig:
+    """Configuration of an audit: records, generator and attack. Defaults follow Meeus et al. 2023.
+
+    Attributes:
+        generator: Generator under audit.
+        max_targets: Maximum number of attacked records.
+        select: How records are selected; see :func:`.select_records`.
+        n_neighbors: Number of neighbors in the vulnerability score.
+        distance: Distance of the vulnerability score.
+        ids: Row positions to attack instead of selected records.
+        shadows: Number of shadow sets, which train the attack; half contain the record.
+        tests: Number of test sets, which evaluate the attack; half contain the record.
+        size: Rows of each training set.
+        sample_size: Rows to generate. None: ``size``.
+        auxiliary: Share of the table used for shadow sets.
+        auxiliary_rows: Number of rows used for shadow sets. None: from ``auxiliary``.
+        test_rows: Number of rows used for test sets, disjoint from the former. None: all others.
+        attack: Name of the attack.
+        attack_settings: Settings of the attack.
+        sampling: "subsample": draw training rows without replacement. "bootstrap": with replacement.
+        remove: Number of most vulnerable rows (with all rows of their subjects) to remove from the table. The most
+            vulnerable of the remaining rows are then attacked with and without them. 0: none.
+    """
+
+    part: ClassVar[str] = "audit"
+
+    generator: Any = Field(title="a generator", description="attacked generator")
+    max_targets: int = Field(default=10, ge=1, description="maximum number of attacked records")
+    select: Selector = Field(default="distance", description="how records are selected")
+    n_neighbors: int = Field(default=5, ge=1, description="number of nearest records in the vulnerability score")
+    distance: Distance = Field(default="cosine", description="distance of the vulnerability score")
+    ids: Annotated[tuple[int, ...] | None, Tuple, AfterValidator(_different)] = Field(
+        default=None, description="rows to attack instead"
+    )
+    shadows: Even = Field(default=4000, description="training sets that the attack learns from, half with the record")
+    tests: Even = Field(default=200, description="training sets that evaluate the attack")
+    size: int = Field(default=1000, ge=2, description="number of rows of a training set")
+    sample_size: int | None = Field(default=None, ge=1, description="number of rows to generate; default: size")
+    auxiliary: float = Field(default=2 / 3, gt=0, lt=1, description="share of the real rows for shadow sets")
+    auxiliary_rows: int | None = Field(
+        default=None, ge=2, description="number of rows for shadow sets, instead of auxiliary"
+    )
+    test_rows: int | None = Field(default=None, ge=2, description="number of rows for test sets (default: all others)")
+    attack: AttackName = Field(default="queries", description="attack on the synthetic tables")
+    attack_settings: Annotated[dict[str, Any], Dict] = Field(default_factory=dict, description="settings of the attack")
+    sampling: Sampling = Field(default="subsample", description="how training sets are drawn")
+    remove: int = Field(default=0, ge=0, description="number of most vulnerable rows to remove before the attack")
+
+    def __post_init__(self) -> None:
+        attack_settings(self.attack, self.attack_settings)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all settings as a plain mapping; the generator by name and settings."""
+        kept = {key: value for key, value in self.__dict__.items() if key != "generator"}
+        named = {"generator": self.generator.name, "generator_settings": self.generator.settings()}
+        mapping: dict[str, Any] = to_jsonable({**named, **kept})
+        return mapping
+
+
+@dataclass(frozen=True, eq=False)
+class RecordAudit:
+    """Result of the attack on one record.
+
+    Intervals have 95 % confidence for this record alone.
+
+    Attributes:
+        id: Row position.
+        vulnerability: V_k, for any selection.
+        selected_by: Score of the selector. NaN: given by ``ids``.
+        auc: AUC on the test sets.
+        tpr: True positive rate by FPR.
+        epsilon: Lower bound of epsilon.
+        labels: True for test sets with the record, shape (t,).
+        scores: Scores of the test sets, shape (t,).
+        cpu_seconds: CPU time of all processes.
+    """
+
+    id: int
+    vulnerability: float
+    selected_by: float
+    auc: Rate
+    tpr: Mapping[float, Rate]
+    epsilon: EpsilonBound
+    labels: np.ndarray
+    scores: np.ndarray
+    cpu_seconds: float
+
+    @property
+    def epsilon_lower_bound(self) -> float:
+        """Lower bound of epsilon for any privacy guarantee of the generator for this record."""
+        return self.epsilon.value
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a mapping that :meth:`from_json` reads."""
+        head = {
+            "id": self.id,
+            "vulnerability": to_jsonable(self.vulnerability),
+            "selected_by": to_jsonable(self.selected_by),
+        }
+        return {
+            **head,
+            "auc": self.auc.to_json(),
+            "epsilon_lower_bound": self.epsilon.value,
+            "tpr": [{"fpr": fpr, **rate.to_json()} for fpr, rate in self.tpr.items()],
+            "epsilon": self.epsilon.to_json(),
+            "labels": self.labels.astype(int).tolist(),
+            "scores": self.scores.tolist(),
+            "cpu_seconds": self.cpu_seconds,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> RecordAudit:
+        """Create a result from the output of :meth:`to_json`."""
+        cut = data["epsilon"]["cut"]
+        return cls(
+            data["id"],
+            _number(data["vulnerability"]),
+            _number(data["selected_by"]),
+            _rate(data["auc"]),
+            {rate["fpr"]: _rate(rate) for rate in data["tpr"]},
+            EpsilonBound(**{**data["epsilon"], "cut": Cut(**cut) if cut else None}),
+            np.array(data["labels"], dtype=bool),
+            np.array(data["scores"], dtype=np.float64),
+            data["cpu_seconds"],
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Removal:
+    """Effect of removing the most vulnerable records on the vulnerability of others.
+
+    Attributes:
+        removed: Ids of the removed rows.
+        before: Attacks on the most vulnerable remaining rows with the removed rows in the table.
+        after: Attacks on the same rows without the removed rows.
+    """
+
+    removed: tuple[int, ...]
+    before: tuple[RecordAudit, ...]
+    after: tuple[RecordAudit, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a plain mapping."""
+        sides = {"before": self.before, "after": self.after}
+        listed = {name: [record.to_json() for record in side] for name, side in sides.items()}
+        means = {f"auc_{name}": summary(side) for name, side in sides.items()}
+        return {"removed": list(self.removed), **means, **listed}
+
+
+@dataclass(frozen=True, eq=False)
+class Audit:
+    """Result of an audit.
+
+    Attributes:
+        plan: Configuration.
+        seed: Seed.
+        records: Results in the order of selection.
+        epsilon_lower_bound: Largest bound over the records, at a joint confidence of 95 % (Bonferroni).
+        removal: Effect of the removal, or None.
+        cpu_seconds: CPU time of all processes, including earlier runs with the same checkpoint.
+    """
+
+    plan: AuditConfig
+    seed: int
+    records: tuple[RecordAudit, ...]
+    epsilon_lower_bound: float
+    removal: Removal | None
+    cpu_seconds: float
+
+    @property
+    def auc(self) -> dict[str, float]:
+        """Mean and standard deviation of the AUC over the records; see :func:`summary`."""
+        return summary(self.records)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a plain mapping; NaN becomes None."""
+        return {
+            "records": [record.to_json() for record in self.records],
+            "auc": to_jsonable(self.auc),
+            "epsilon_lower_bound": self.epsilon_lower_bound,
+            "removal": None if self.removal is None else to_jsonable(self.removal.to_json()),
+            "plan": self.plan.to_json(),
+            "seed": self.seed,
+            "cpu_seconds": self.cpu_seconds,
+        }
+
+
+def summary(records: Sequence[RecordAudit]) -> dict[str, float]:
+    """Summarize the AUC over records: ``mean``, ``sd`` (n - 1), and Student's 95 % interval ``low``, ``high``.
+
+    The interval applies to records selected in the same way. For a single record it is NaN, as is ``sd``.
+    """
+    from scipy import stats
+
+    values = np.array([record.auc.value for record in records])
+    mean, n = float(values.mean()), len(values)
+    if n < 2:
+        return {"mean": mean, "sd": math.nan, "low": math.nan, "high": math.nan}
+    sd = float(values.std(ddof=1))
+    half = float(stats.t.ppf(0.975, n - 1)) * sd / math.sqrt(n)
+    return {"mean": mean, "sd": sd, "low": max(mean - half, 0.0), "high": min(mean + half, 1.0)}
+
+
+def _rate(data: Mapping[str, Any]) -> Rate:
+    value, low, high = (_number(data[name]) for name in ("value", "low", "high"))
+    return Rate(value, low, high, data.get("note", ""))
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+__all__ = ["Audit", "AuditConfig", "RecordAudit", "Removal", "run_audit"]
+
+LOW_FPR = (0.01, 0.05, 0.1)
+_WHERE, _FEWER = "the audited table", "use smaller training sets or parts, or give more rows"
+
+
+def run_audit(
+    cells: np.ndarray,
+    coding: MatrixCoding,
+    plan: AuditConfig,
+    *,
+    seed: int,
+    subjects: np.ndarray | None = None,
+    progress: Progress = silent,
+    checkpoint: Path | None = None,
+) -> Audit:
+    """Attack records of a coded table by shadow models (Meeus et al. 2023, section 5).
+
+    The audit evaluates the generator on training sets of ``plan.size`` rows, not a particular release. The same seed
+    gives the same result, except ``cpu_seconds``, for any number of threads.
+
+    Args:
+        cells: Coded table, shape (F, N).
+        coding: Its coding.
+        plan: Configuration.
+        seed: Non-negative seed.
+        subjects: Subject of each row, int64 of shape (N,). Other rows of an attacked subject are excluded from its
+            training sets and neighbors, and the most vulnerable records are from different subjects. None: each row is
+            a subject.
+        progress: Called with messages and counts.
+        checkpoint: Folder for finished records and blocks; a call with the same arguments resumes from it. It contains
+            counts from the private table (files have mode 0600).
+
+    Raises:
+        ConfigError: If settings are invalid or the checkpoint belongs to another audit.
+        InputError: If there are too few rows.
+    """
+    if seed < 0:
+        raise ConfigError(f"seed {seed}: the seed must be at least 0.")
+    people = None if subjects is None else np.asarray(subjects, dtype=np.int64)
+    if people is not None and people.shape != cells.shape[1:]:
+        raise InputError(f"{len(people)} subject codes for {cells.shape[1]} rows", where=_WHERE)
+    listed = None if people is None else people.tolist()
+    mark = cells_fingerprint(cells, plan.to_json(), coding.schema.to_json(), coding.values, seed, listed)
+    run = _Run(cells, coding, plan, seed, people, build_attack(plan.attack, coding, cells, plan.attack_settings))
+    run.check()
+    kept = Checkpoint.open(checkpoint, mark)
+    chosen = kept.get("selection")
+    if chosen is None:
+        progress("selecting the records to attack")
+        chosen = run.select()
+        kept.put("selection", chosen)
+    parts = {name: [_Record(*record) for record in part] for name, part in chosen["parts"].items()}
+    removed = tuple(chosen["removed"])
+    count = _Count(progress, (plan.shadows + plan.tests) * sum(map(len, parts.values())))
+    found = {
+        name: run.attack_all(part, removed if name == "after" else (), kept.part(name), count)
+        for name, part in parts.items()
+    }
+    removal = Removal(removed, found["before"], found["after"]) if plan.remove else None
+    spent = chosen["seconds"] + sum(record.cpu_seconds for records in found.values() for record in records)
+    return Audit(plan, seed, found["records"], _epsilon_of_all(found["records"]), removal, spent)
+
+
+class _Record(NamedTuple):
+    """A record to attack."""
+
+    id: int
+    selected_by: float
+    vulnerability: float
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """State of a running audit."""
+
+    cells: np.ndarray
+    coding: MatrixCoding
+    plan: AuditConfig
+    seed: int
+    people: np.ndarray | None
+    attack: Attack
+
+    def rng(self, purpose: str, *key: int) -> np.random.Generator:
+        """Return a generator for a purpose and record."""
+        return np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(zlib.crc32(purpose.encode()), *key)))
+
+    @cached_property
+    def pools(self) -> tuple[np.ndarray, np.ndarray]:
+        """Ids of D_aux and D_test, which are disjoint and the same for all records."""
+        rows = self.cells.shape[1]
+        order = self.rng("shadow parts").permutation(rows)
+        first = self.plan.auxiliary_rows or math.floor(self.plan.auxiliary * rows + 1e-9)
+        return order[:first], order[first : first + (self.plan.test_rows or rows)]
+
+    def check(self) -> None:
+        """Raise InputError or ConfigError if the plan does not fit the table."""
+        rows, plan = self.cells.shape[1], self.plan
+        if (plan.auxiliary_rows or 0) + (plan.test_rows or 0) > rows:
+            raise InputError(f"auxiliary_rows and test_rows exceed its {rows} rows", where=_WHERE, fix=_FEWER)
+        for row in plan.ids or ():
+            if not 0 <= row < rows:
+                raise ConfigError(f"audit: there is no row {row}; the table has {rows}, the first is 0.")
+        if plan.remove and plan.remove + 2 > rows:
+            raise ConfigError(f"audit: {plan.remove} of {rows} rows cannot be removed.")
+        self.check_pools(*self.pools)
+
+    def check_pools(self, auxiliary: np.ndarray, test: np.ndarray) -> None:
+        """Raise InputError if a part is too small to draw training sets from."""
+        least = 1 if self.plan.sampling == "bootstrap" else self.plan.size
+        for name, pool in (("auxiliary", auxiliary), ("test", test)):
+            if len(pool) < least:
+                problem = f"the {name} part has {len(pool)} rows to draw from, but training sets {self.plan.size}"
+                raise InputError(problem, where=_WHERE, fix=_FEWER)
+
+    def select(self) -> dict[str, Any]:
+        """Return the records of each part, the ids to remove, and the CPU seconds, as a JSON-compatible mapping."""
+        start, everyone = process_time(), np.arange(self.cells.shape[1])
+        vulnerable = self.vulnerability(everyone)
+        parts, removed = {"records": self.part(everyone, vulnerable, self.plan.ids)}, everyone[:0]
+        if self.plan.remove:
+            removed, parts["before"], parts["after"] = self.removal(vulnerable)
+        return {"parts": parts, "removed": removed.tolist(), "seconds": process_time() - start}
+
+    def removal(self, vulnerable: np.ndarray) -> tuple[np.ndarray, list[_Record], list[_Record]]:
+        """Return the ids to remove, and the records to attack with and without them in the table."""
+        everyone = np.arange(self.cells.shape[1])
+        removed = most_exposed(vulnerable, self.plan.remove, self.rng("shadow removal"), self.people).ids
+        if self.people is not None:  # remove all rows of a subject
+            removed = np.flatnonzero(np.isin(self.people, self.people[removed]))
+        rest = np.setdiff1d(everyone, removed)
+        if len(rest) < 2:
+            raise InputError("no subject remains after the removal", where=_WHERE, fix="remove fewer rows")
+        after = self.part(rest, self.vulnerability(rest), None)
+        before = [record._replace(vulnerability=float(vulnerable[record.id])) for record in after]
+        return removed, before, after
+
+    def vulnerability(self, rows: np.ndarray) -> np.ndarray:
+        """Return V_k of these rows, computed among themselves."""
+        plan, people = self.plan, None if self.people is None else self.people[rows]
+        return vulnerability(
+            self.cells[:, rows], self.coding, n_neighbors=plan.n_neighbors, distance=plan.distance, subjects=people
+        )
+
+    def part(self, rows: np.ndarray, vulnerable: np.ndarray, given: Sequence[int] | None) -> list[_Record]:
+        """Return the ``given`` records, or those that the plan selects from ``rows``."""
+        if given is not None:
+            return [_Record(row, math.nan, float(vulnerable[row])) for row in given]
+        plan, people = self.plan, None if self.people is None else self.people[rows]
+        found = select_records(
+            self.cells[:, rows], self.coding, vulnerable,
+            by=plan.select, records=plan.max_targets, people=people, rng=self.rng("shadow selection"),
+        )  # fmt: skip
+        if not len(found.ids):
+            raise InputError(f"no row is selected by {plan.select}", where=_WHERE, fix="select by distance")
+        chosen = zip(rows[found.ids].tolist(), found.scores.tolist(), vulnerable[found.ids].tolist(), strict=True)
+        return [_Record(*record) for record in chosen]
+
+    def attack_all(
+        self, records: Sequence[_Record], removed: Sequence[int], kept: Checkpoint, count: _Count
+    ) -> tuple[RecordAudit, ...]:
+        """Attack the records of a part; finished ones are read from the checkpoint."""
+        done = []
+        for record in records:
+            name = str(record.id)
+            stored = kept.get(name)
+            if stored is None:
+                audited = self.attack_one(record, self.game(record.id, removed), kept, count)
+                kept.put(name, audited.to_json())
+                kept.drop_blocks(name)
+            else:
+                count.skip(self.plan.shadows + self.plan.tests)
+                audited = RecordAudit.from_json(stored)
+            done.append(audited)
+        return tuple(done)
+
+    def game(self, record: int, removed: Sequence[int]) -> Game:
+        """Create the game of one record, without some rows of the table."""
+        plan = self.plan
+        own = removed if self.people is None else [*removed, *np.flatnonzero(self.people == self.people[record])]
+        auxiliary, test = (without(self.cells, np.setdiff1d(pool, own), record) for pool in self.pools)
+        self.check_pools(auxiliary, test)
+        size, bootstrap = plan.sample_size or plan.size, plan.sampling == "bootstrap"
+        return Game(
+            self.cells, self.coding, record, auxiliary, test, plan.shadows, plan.tests, plan.size, size, bootstrap,
+            self.seed,
+        )  # fmt: skip
+
+    def attack_one(self, record: _Record, game: Game, kept: Checkpoint, count: _Count) -> RecordAudit:
+        """Play the game of one record, and evaluate the attack."""
+        name, start = str(record.id), process_time()
+        features, seconds = kept.blocks(name)
+        count.skip(sum(map(len, features)))
+        begun = process_time()
+        for block, elsewhere in blocks(game, self.plan.generator, self.attack, sum(map(len, features))):
+            kept.put_block(name, sum(map(len, features)), block, process_time() - begun + elsewhere)
+            features.append(block)
+            seconds, begun = seconds + elsewhere, process_time()
+            count.did(len(block))
+        stacked, labels = np.concatenate(features), game.labels
+        learned, judged = slice(game.shadows), slice(game.shadows, None)
+        rng = self.rng("shadow attack", record.id)
+        scorer = self.attack.fit(stacked[learned], labels[learned], rng, count.progress)
+        scores, truth = np.asarray(scorer(stacked[judged]), dtype=np.float64), labels[judged]
+        return RecordAudit(
+            record.id,
+            record.vulnerability,
+            record.selected_by,
+            auc(scores, truth),
+            {fpr: tpr_at(scores, truth, fpr) for fpr in LOW_FPR},
+            epsilon_bound(scores, truth, choose_cut(scorer.unseen, labels[learned], game.tests)),
+            truth,
+            scores,
+            process_time() - start + seconds,
+        )
+
+
+class _Count:
+    """Counter of the tables generated by this call."""
+
+    work = "audit: shadow and test tables"
+
+    def __init__(self, progress: Progress, total: int) -> None:
+        self.progress, self.done, self.total = progress, 0, total
+
+    def skip(self, tables: int) -> None:
+        """Subtract tables that were read from the checkpoint."""
+        self.total -= tables
+        if self.done == self.total:
+            advance(self.progress, self.work, None)
+
+    def did(self, tables: int) -> None:
+        """Count generated tables."""
+        self.done += tables
+        advance(self.progress, self.work, self.done, self.total)
+
+
+def _epsilon_of_all(records: Sequence[RecordAudit]) -> float:
+    """Return the largest epsilon bound over the records, at a joint confidence of 95 %."""
+    confidence = 1 - (1 - CONFIDENCE) / len(records)
+    bounds = [epsilon_bound(r.scores, r.labels, r.epsilon.cut, confidence).value for r in records]
+    return max(bounds)

@@ -1,0 +1,267 @@
+"""Disclosure by single values: new values in closed columns, and values of real people in generated columns."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+import pandas as pd
+from pydantic import Field
+
+from privacy_assets.errors import ConfigError
+from privacy_assets.infra.settings import Tuple, declared
+from privacy_assets.metrics.base import Causes, Metric, Question
+from privacy_assets.metrics.inputs import EvaluationInputs
+from privacy_assets.policy import Limit
+from privacy_assets.stats.estimates import Estimate, MetricResult, StatisticSpec
+from privacy_assets.stats.intervals import leaked_subjects
+from privacy_assets.stats.subjects import Subjects
+from privacy_assets.tables.column import Column, ranked
+from privacy_assets.tables.contract import REAL_ROLES
+from privacy_assets.tables.roles import foreign_cells, natural_role
+
+_SIGNS = re.compile(r"[\W_]+")
+_END = "\n"  # does not occur in text without punctuation
+_TURN, _FIRST, _SECOND = (np.uint64(x) for x in (29, 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9))
+
+
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """Values of a column.
+
+    Attributes:
+        texts: Distinct strings.
+        held: Position of the string of each non-empty cell, shape (m,).
+        rows: Row of each such cell, shape (m,).
+        size: Number of rows of the column.
+    """
+
+    texts: Sequence[str]
+    held: np.ndarray
+    rows: np.ndarray
+    size: int
+
+    def of_length(self, length: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return hashes (p,) of values and of their substrings of ``length`` characters, and the row (p,) of each."""
+        whole = pd.util.hash_array(np.array(self.texts, dtype=object), categorize=False).astype(np.uint64)
+        text = np.arange(len(self.texts))
+        stretches, within = _stretches(self.texts, length)
+        hashes = np.concatenate([whole, stretches])
+        texts = np.concatenate([text, within])
+        order = np.argsort(texts, kind="stable")
+        hashes, counts = hashes[order], np.bincount(texts, minlength=len(self.texts))
+        starts = np.cumsum(counts) - counts
+        times = counts[self.held]
+        offset = np.arange(times.sum()) - np.repeat(np.cumsum(times) - times, times)
+        return hashes[np.repeat(starts[self.held], times) + offset], np.repeat(self.rows, times)
+
+
+def pieces_of(column: Column) -> Pieces:
+    """Return the values of a column: letters and digits in lower case."""
+    (codes,), different = ranked([column])
+    plain = [_SIGNS.sub("", str(value).casefold()) for value in different.objects()]
+    own, texts = pd.factorize(np.array([*plain, ""], dtype=object))  # ignores case and punctuation
+    held = own[codes]  # -1 (missing) selects the last one, "": a value of punctuation only carries no information
+    rows = np.flatnonzero(held != own[-1])
+    return Pieces(texts.tolist(), held[rows], rows, len(column))
+
+
+def together(parts: Sequence[Pieces]) -> Pieces:
+    """Join several columns of one table."""
+    starts = np.cumsum([0, *(len(part.texts) for part in parts)])
+    held = [part.held + start for part, start in zip(parts, starts[:-1], strict=True)]
+    texts = [text for part in parts for text in part.texts]
+    return Pieces(texts, np.concatenate(held), np.concatenate([part.rows for part in parts]), parts[0].size)
+
+
+def holders_of(pieces: np.ndarray, people: np.ndarray, max_holders: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the distinct ``pieces`` (p,) of at most ``max_holders`` ``people`` (p,), with the first subject."""
+    order = np.lexsort((people, pieces))
+    pieces, people = pieces[order], people[order]
+    new = np.append(True, pieces[1:] != pieces[:-1]) if len(pieces) else np.empty(0, dtype=bool)
+    pair = new | np.append(True, people[1:] != people[:-1]) if len(pieces) else new
+    which = np.cumsum(new) - 1
+    rare = np.bincount(which[pair], minlength=int(new.sum())) <= max_holders
+    return pieces[new][rare], people[new][rare]
+
+
+def _stretches(texts: Sequence[str], length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return hashes (p,) of all substrings of ``length`` characters, and the position (p,) of their string."""
+    joined = _END.join([*texts, ""])
+    characters = np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+    if len(characters) < length:
+        return np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.int64)
+    end = characters == ord(_END)
+    text = np.cumsum(end) - end
+    starts = np.flatnonzero(text[: len(text) - length + 1] == text[length - 1 :])
+    starts = starts[~end[starts + length - 1]]
+    return _windows(characters.astype(np.uint64), length)[starts], text[starts]
+
+
+def _windows(characters: np.ndarray, length: int) -> np.ndarray:
+    """Return the hash of each window of ``length`` characters, computed recursively from its halves."""
+    if length == 1:
+        return _mixed(characters, np.uint64(0))
+    left = _windows(characters, length - length // 2)
+    right = left if length % 2 == 0 else _windows(characters, length // 2)
+    count = len(characters) - length + 1
+    return _mixed(left[:count], right[length - length // 2 :][:count])
+
+
+def _mixed(left: np.ndarray, right: np.ndarray | np.uint64) -> np.ndarray:
+    """Combine two hashes. The order matters."""
+    mixed = (left * _FIRST) ^ (right + _FIRST + (left << _TURN))
+    mixed = (mixed ^ (mixed >> _TURN)) * _SECOND
+    return mixed ^ (mixed >> _TURN)
+
+
+CROWDED = 0.005  # share of subjects matched by chance, above which longer pieces are used
+_NONE = "no generated column"
+
+
+@declared
+class ValueDisclosure(Metric):
+    """Disclosure by single cells, independently of distances between rows.
+
+    Args:
+        lengths: Lengths of pieces of text, ascending.
+        max_holders: Maximum number of subjects sharing a piece that counts as rare.
+        confidence: Simultaneous confidence level of ``generated_excess``.
+
+    Attributes:
+        foreign_cells: Share of foreign cells in the worst closed column. Exact, without sampling error.
+        generated_excess: Number of subjects whose text or identifier is in generated columns because of membership,
+            divided by the smaller of members and synthetic rows.
+
+    Notes:
+        A cell of a closed column is foreign if its value occurs in no real table and is not declared, so that a
+        category cannot carry a message. A number or date is foreign if it is farther outside the real range than the
+        width of the range. A missing value is foreign if the real rows have none.
+
+        ``generated_excess`` is the largest over each generated column, and over all of them compared with all generated
+        columns and subjects of the real rows; the interval is simultaneous. Pieces are whole values and their
+        substrings of a fixed length, without case and punctuation. Pieces of at most ``max_holders`` real subjects are
+        used.
+        Each piece is assigned to one of its subjects, drawn independently of the labels. Non-members are the subjects
+        of holdout and reference. Of u subjects with pieces, u_T are members; k of the u have a piece in S, k_T of them
+        members. If S does not depend on T, k_T is hypergeometric(u, u_T, k), which gives the number of matches
+        explained only by membership (:mod:`privacy_assets.stats.intervals`). The shortest of ``lengths`` at which at
+        most 0.5 % of subjects match is used, independently of the labels.
+    """
+
+    lengths: Annotated[tuple[Annotated[int, Field(ge=4)], ...], Tuple] = Field(
+        default=(12, 24, 48), min_length=1, description="lengths of pieces of text, ascending"
+    )
+    max_holders: int = Field(default=5, ge=1, description="maximum number of people sharing a rare piece")
+    confidence: float = Field(
+        default=0.99, ge=0.5, lt=1, description="simultaneous confidence level of generated_excess"
+    )
+
+    name: ClassVar[str] = "value_disclosure"
+    summary: ClassVar[str] = "Are there values that no real row has, or identifiers and text of real people?"
+    required_inputs: ClassVar[frozenset[str]] = frozenset({"train", "holdout", "synthetic"})
+    optional_inputs: ClassVar[frozenset[str]] = frozenset({"reference"})
+    in_leak_studies: ClassVar[bool] = False
+    statistics: ClassVar[tuple[StatisticSpec, ...]] = (
+        StatisticSpec("foreign_cells", "Share of cells, in the worst column, whose value no real row has."),
+        StatisticSpec(
+            "generated_excess",
+            "Share of people whose text or identifier is in generated columns because of membership.",
+            "two_sided",
+        ),
+    )
+    default_limits: ClassVar[tuple[Limit, ...]] = (
+        Limit("value_disclosure.foreign_cells", at_most=0.0, min_subjects=1, source="exact, without sampling error"),
+        Limit(
+            "value_disclosure.generated_excess",
+            at_most=0.0,
+            bound="significant",
+            source="significant at 99 % by an exact interval, without tolerance",
+        ),
+    )
+
+    question: ClassVar[Question | None] = "linking"
+    causes: ClassVar[Causes] = Causes("foreign values", {"generated_excess": "identifiers"})
+    generated_column_statistics: ClassVar[tuple[str, ...]] = ("generated_excess",)
+
+    def __post_init__(self) -> None:
+        if list(self.lengths) != sorted(set(self.lengths)):
+            raise ConfigError("metric value_disclosure: lengths must be ascending.")
+
+    def measure(self, inputs: EvaluationInputs) -> MetricResult:
+        """Compute the statistics, and the table "columns" with role and share of foreign cells."""
+        people = Subjects.of(inputs.subject_codes(*_real(inputs)), len(inputs.train))
+        columns = _foreign(inputs)
+        rows = len(inputs.synthetic)
+        worst = max((float(column["foreign"]) for column in columns), default=0.0) if rows else math.nan
+        foreign = self.statistic("foreign_cells").estimate(
+            worst, worst, worst, (rows, len(people.member)), minimum_detectable_effect=0.0
+        )
+        return self.result(inputs, (foreign, self._generated_excess(inputs, people)), columns=columns)
+
+    def _generated_excess(self, inputs: EvaluationInputs, people: Subjects) -> Estimate:
+        n, spec = len(inputs.synthetic), self.statistic("generated_excess")
+        counts = (n, people.smallest_side)
+        names = inputs.generated["synthetic"].schema.names if inputs.generated else []
+        if not names:
+            return spec.estimate(
+                0.0, 0.0, 0.0, counts, confidence=self.confidence, minimum_detectable_effect=0.0, note=_NONE
+            )
+        order = inputs.rng("value_disclosure.people").permutation(len(people))
+        parts = {
+            role: {name: pieces_of(column) for name, column in table.columns.items()}
+            for role, table in inputs.generated.items()
+        }
+        # Each column with itself, and all generated columns with all of the real rows, including the subject.
+        asked = [{role: own[name] for role, own in parts.items()} for name in names]
+        if any(len(own) > 1 for own in parts.values()):
+            asked.append({role: together(list(own.values())) for role, own in parts.items()})
+        confidence = 1 - (1 - self.confidence) / len(asked)
+        found = np.array([self._excess(pieces, people, order, n, confidence) for pieces in asked])
+        if min(counts) == 0 or np.isnan(found).any():
+            return spec.missing("train or unseen people have no rare values", counts, self.confidence)
+        value, low = max(found[:, :2].tolist(), key=lambda ends: (ends[1], ends[0]))
+        high, mde = found[:, 2:].max(axis=0)
+        return spec.estimate(value, low, high, counts, confidence=self.confidence, minimum_detectable_effect=mde)
+
+    def _excess(
+        self, pieces: Mapping[str, Pieces], people: Subjects, order: np.ndarray, n: int, confidence: float
+    ) -> np.ndarray:
+        """Return value, low, high and minimum detectable effect (4,) of one column. NaN if only one side has pieces."""
+        for length in self.lengths:
+            owners, matched = self._matches(pieces, people, order, length)
+            if len(matched) <= CROWDED * len(owners):
+                break
+        return leaked_subjects(owners, matched, people.member, confidence) / max(min(people.members, n), 1)
+
+    def _matches(
+        self, pieces: Mapping[str, Pieces], people: Subjects, order: np.ndarray, length: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the subjects with pieces of their own, and the subjects with such a piece in S."""
+        found = {role: own.of_length(length) for role, own in pieces.items()}
+        real = [role for role in REAL_ROLES if role in pieces]
+        starts = np.cumsum([0, *(pieces[role].size for role in real)])
+        rows = np.concatenate([found[role][1] + start for role, start in zip(real, starts[:-1], strict=True)])
+        every = np.concatenate([found[role][0] for role in real])
+        own, owner = holders_of(every, order[people.codes[rows]], self.max_holders)
+        person = np.argsort(order)[owner]
+        return np.unique(person), np.unique(person[np.isin(own, found["synthetic"][0])])
+
+
+def _real(inputs: EvaluationInputs) -> list[str]:
+    return [role for role in REAL_ROLES if role in inputs.tables]
+
+
+def _foreign(inputs: EvaluationInputs) -> list[dict[str, Any]]:
+    """Return role and share of foreign cells of each column."""
+    records = []
+    for column in inputs.schema.columns:
+        real = [inputs.tables[role][column.name] for role in _real(inputs)]
+        cells = foreign_cells(column, real, inputs.synthetic[column.name])
+        role = column.role or natural_role(column, real)
+        records.append({"column": column.name, "role": role, "foreign": float(cells.mean()) if len(cells) else 0.0})
+    return records

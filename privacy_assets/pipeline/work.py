@@ -1,0 +1,352 @@
+"""Work of each step of a table: one function per verb, from values to values.
+
+The caller (Dagster, Airflow, ``privacy-assets run``) chooses table and partition, stores the values, and passes them to
+later steps (:mod:`privacy_assets.pipeline.steps`). Each step verifies the signatures of its inputs, so tampered
+intermediate values are rejected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from privacy_assets.errors import OutOfDate
+from privacy_assets.evaluation.evaluate import attach_embedder, build_inputs, run_metrics, sizes_of, stacked_releases
+from privacy_assets.gate.attestation import Attestation, refusal
+from privacy_assets.gate.deployment import Deployment
+from privacy_assets.gate.gate import Gate
+from privacy_assets.gate.releases import Release
+from privacy_assets.gate.snapshot import Snapshot, read_hashed, read_snapshot
+from privacy_assets.gate.statements import ReleaseTarget, SignedRecord
+from privacy_assets.infra.progress import Progress, silent
+from privacy_assets.infra.work import sweep
+from privacy_assets.pipeline.encoded import Encoded, EncodedMetadata, for_metric
+from privacy_assets.pipeline.resolve import ResolvedTable
+from privacy_assets.pipeline.row_sources import Window, source_table, user_splits, user_synthetic
+from privacy_assets.pipeline.training import (
+    Sampled,
+    Trained,
+    checkpoint_folder,
+    fitted_embedder,
+    fitting_seed,
+    sampled,
+    trained_generator,
+)
+from privacy_assets.pipeline.values import Published
+from privacy_assets.policy import LimitOutcome, Verdict, judge_limit
+from privacy_assets.report.report import Report
+from privacy_assets.stats.estimates import MetricResult
+from privacy_assets.tables.private_table import PrivateTable
+from privacy_assets.tables.table import Table
+
+Values = Mapping[str, Any]
+
+
+class StepResult(NamedTuple):
+    """Result of a step.
+
+    Attributes:
+        values: Values for later steps, by name.
+        shown: Further results for logs, metadata and checks.
+    """
+
+    values: Values
+    shown: Any = None
+
+
+class Synthetic(NamedTuple):
+    """Synthetic table.
+
+    Attributes:
+        rows: Its rows.
+        snapshot: File in the private folder of the gate.
+        sealed: Signed record of the snapshot.
+        metadata: Metadata of the filters.
+    """
+
+    rows: pd.DataFrame
+    snapshot: Snapshot
+    sealed: SignedRecord
+    metadata: Mapping[str, Any]
+
+
+class Scored(NamedTuple):
+    """Result of one metric.
+
+    Attributes:
+        result: Result.
+        outcomes: Outcomes of the limits on this metric.
+    """
+
+    result: MetricResult
+    outcomes: list[LimitOutcome]
+
+
+class Attested(NamedTuple):
+    """Verdict of the policy.
+
+    Attributes:
+        stated: Attestation.
+        sealed: Signed record of the attestation.
+        report: Report of the attestation and its results.
+    """
+
+    stated: Attestation
+    sealed: SignedRecord
+    report: Report
+
+    @property
+    def policy_verdict(self) -> Verdict:
+        """Outcome of each limit, with the measured values."""
+        return self.report.policy_verdict
+
+    @property
+    def reason(self) -> str:
+        """One sentence about the verdict."""
+        if self.stated.verdict == "pass":
+            return f"all {len(self.policy_verdict.outcomes)} limits hold"
+        return str(refusal(self.policy_verdict, self.stated.remembered))
+
+
+@dataclass(frozen=True)
+class TableRun:
+    """Run of the steps of one table and partition in a deployment.
+
+    Attributes:
+        table: Validated settings of the table.
+        deployment: Folders and keys.
+        place: Table and partition.
+        window: Start and end of a time partition.
+        progress: Receives messages.
+        device: Name of the torch device.
+        scratch: Folder of training checkpoints. None: no checkpoints.
+        given: Rows that the caller passes, by role.
+    """
+
+    table: ResolvedTable
+    deployment: Deployment
+    place: ReleaseTarget
+    window: Window | None = None
+    progress: Progress = silent
+    device: str = "cpu"
+    scratch: Path | None = None
+    given: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def gate(self) -> Gate:
+        """Gate of the deployment."""
+        return self.deployment.gate()
+
+    @property
+    def split_setup(self) -> dict[str, Any]:
+        """Settings that the splits sign: shares, subject and declarations."""
+        return self.table.split_setup(self.deployment.keyed_fingerprint)
+
+    @property
+    def setup(self) -> dict[str, Any]:
+        """Settings that the attestation signs: all except the policy."""
+        return self.table.setup(self.deployment.keyed_fingerprint)
+
+    def keyed_fingerprint(self, table: PrivateTable) -> str:
+        """Return the keyed fingerprint of a private table: its rows and subjects.
+
+        Args:
+            table: The private table.
+        """
+        return self.deployment.keyed_fingerprint(table.fingerprint)
+
+    def real(self, values: Values) -> dict[str, PrivateTable]:
+        """Return the real tables among ``values``, by role.
+
+        Args:
+            values: Values by name.
+        """
+        return {role: values[role] for role in self.table.roles if role in values}
+
+
+def read(run: TableRun, name: str, values: Values) -> StepResult:
+    """Read the private table in canonical form. It gets a signed record of the settings under which it was read."""
+    gate = run.gate  # checks the keys before the table is read
+    source = source_table(run.table, run.given.get("source"), run.place.partition, run.window)
+    seal = gate.sign_split(run.place, "source", run.keyed_fingerprint(source), run.split_setup)
+    return StepResult({"source": source.sealed(seal.data)})
+
+
+def split(run: TableRun, name: str, values: Values) -> StepResult:
+    """Split the private table, or read the tables of an external split. Each gets the signed record of the split.
+
+    The lock of the table is signed after all tables have been read.
+    """
+    gate, table = run.gate, run.table  # checks the keys before any table is read
+    gate.locks.check(run.place.table, table.policy, run.setup, new=True)
+    if table.external:
+        parts = user_splits(table, run.given, run.place.partition, run.window)
+    else:
+        source = values["source"]
+        seal = SignedRecord("split", source.seal)
+        gate.check_split(seal, run.place, "source", run.keyed_fingerprint(source), run.split_setup)
+        parts = source.split(run.deployment.key("split"), table.shares)
+    seals = {
+        role: gate.sign_split(run.place, role, run.keyed_fingerprint(part), run.split_setup)
+        for role, part in parts.items()
+    }
+    gate.locks.sign(run.place.table, gate.locks.check(run.place.table, table.policy, run.setup, new=True))
+    return StepResult({role: part.sealed(seals[role].data) for role, part in parts.items()})
+
+
+def embed(run: TableRun, name: str, values: Values) -> StepResult:
+    """Train the embedder on all real rows."""
+    return StepResult({"embedder": fitted_embedder(run.table, run.real(values), run.device, run.progress)})
+
+
+def fit(run: TableRun, name: str, values: Values) -> StepResult:
+    """Fit the generator to train. Interrupted training resumes from the checkpoints below ``run.scratch``."""
+    sweep()
+    train = values["train"]
+    fingerprint, seed = run.keyed_fingerprint(train), fitting_seed(run.table, run.deployment)
+    folder = checkpoint_folder(run.scratch, run.place)
+    fitted = trained_generator(run.table, train, fingerprint, seed, folder, run.device, run.progress)
+    return StepResult({"generator": Trained(fitted, fingerprint, run.deployment.keyed_fingerprint)})
+
+
+def sample(run: TableRun, name: str, values: Values) -> StepResult:
+    """Create the synthetic table, or read an external one, and write it once to the private folder of the gate."""
+    sweep()
+    tables, keyed_fingerprint = run.real(values), run.deployment.keyed_fingerprint
+    if run.table.external:
+        schema, given = tables["train"].schema, run.given.get("synthetic")
+        train = run.keyed_fingerprint(tables["train"])
+        made = Sampled(user_synthetic(run.table, given, schema, run.place.partition, run.window))
+    else:
+        trained = values["generator"].check(keyed_fingerprint)
+        train, made = trained.train, sampled(run.table, trained, tables, keyed_fingerprint, run.progress)
+    snapshot, sealed = run.gate.take_snapshot(made.rows, run.place, train, made.filter, made.generator)
+    return StepResult({"synthetic": sealed}, Synthetic(made.rows, snapshot, sealed, made.metadata))
+
+
+def prepare(run: TableRun, name: str, values: Values) -> StepResult:
+    """Encode, verify and fingerprint all tables once for all metrics, with their embeddings.
+
+    Scales and encoders are fitted to all real rows, so the statistics equal those of ``privacy_assets.evaluate``.
+
+    Raises:
+        PublicationRefused: Unless the latest split signed every real table under the current settings.
+    """
+    gate, table, tables, embedder = run.gate, run.table, run.real(values), values.get("embedder")
+    snapshot = gate.snapshot(values["synthetic"], run.place)
+    rows = Table.of(read_snapshot(snapshot), tables["train"].schema, where="synthetic", synthetic=True)
+    fingerprints = checked_splits(run, tables)
+    fingerprints["synthetic"] = run.deployment.keyed_fingerprint(rows.fingerprint)
+    if embedder is not None:
+        fingerprints["embedder"] = run.deployment.keyed_fingerprint(embedder.fingerprint())
+    inputs = build_inputs(tables, rows, seed=table.spec.run.seed, device=run.device, progress=run.progress)
+    inputs = inputs if embedder is None else attach_embedder(inputs, embedder)
+    for role in inputs.tables if embedder is not None else ():
+        inputs.embedded(role)  # computed now, while a device is available
+    metadata = EncodedMetadata(fingerprints, sizes_of(inputs))
+    seal = partial(gate.sign_encoded, snapshot, run.split_setup)
+    return StepResult(
+        {
+            "evaluation_inputs": Encoded(
+                inputs, metadata, values["synthetic"], snapshot, seal, run.deployment.keyed_fingerprint
+            )
+        }
+    )
+
+
+def checked_splits(run: TableRun, tables: Mapping[str, PrivateTable]) -> dict[str, str]:
+    """Return the keyed fingerprints of the tables, after verifying that the latest split signed each."""
+    fingerprints = {role: run.keyed_fingerprint(table) for role, table in tables.items()}
+    for role, table in tables.items():
+        run.gate.check_split(SignedRecord("split", table.seal), run.place, role, fingerprints[role], run.split_setup)
+    return fingerprints
+
+
+def score(run: TableRun, name: str, values: Values) -> StepResult:
+    """Run the metric ``name``, and sign its result."""
+    gate, table, metric = run.gate, run.table, run.table.metrics[name]
+    opened = values["evaluation_inputs"].open(gate, run.place, run.split_setup, run.deployment.keyed_fingerprint)
+    snapshot, embeds = opened.snapshot, table.uses_embedder(metric)
+    earlier = gate.earlier_releases(snapshot, table.spec.data.shared_subjects)
+    tables = earlier.tables() if metric.uses("earlier_releases") else []
+    inputs = for_metric(
+        opened,
+        embeds,
+        stacked_releases(tables, opened.inputs.schema) if tables else None,
+        seed=table.spec.run.seed,
+        device=run.device,
+        progress=run.progress,
+    )
+    measured = run_metrics(inputs, {name: metric})[name]
+    fingerprints = {role: own for role, own in opened.metadata.inputs.items() if embeds or role != "embedder"}
+    result = replace(measured, inputs={**fingerprints, "earlier_releases": earlier.fingerprint})
+    # Computing a score counts as a publication attempt, even without an attestation.
+    attempt = gate.attempts.attempt(snapshot, table.spec.data.shared_subjects)
+    limits = [limit for limit in table.policy.limits if limit.metric == name]
+    outcomes = [judge_limit(limit, result, attempt) for limit in limits]
+    sealed = gate.sign_result(result, snapshot, outcomes, table.spec.data.shared_subjects)
+    return StepResult({name: sealed}, Scored(result, outcomes))
+
+
+def attest(run: TableRun, name: str, values: Values) -> StepResult:
+    """Evaluate the policy on the signed scores, and sign the verdict. Scores on other tables are rejected.
+
+    The report is built from the signed attestation and the results that it names, so they cannot differ.
+    """
+    gate, table = run.gate, run.table
+    snapshot = gate.snapshot(values["synthetic"], run.place)
+    metadata, of = values["evaluation_inputs"].record(gate, run.place, run.split_setup)
+    if of.sha256 != snapshot.sha256:
+        raise OutOfDate("the tables were encoded with another synthetic table", redo=("prepare",))
+    scores = {metric: values[metric] for metric in table.metrics}
+    results = {metric: gate.result(sealed, snapshot) for metric, sealed in scores.items()}
+    inputs = {**metadata.inputs, **checked_splits(run, run.real(values))}
+    stated, sealed = gate.attest(snapshot, table.policy, scores, inputs, table.metrics, run.setup)
+    policy = stated.policy_then()
+    report = Report(
+        title=str(snapshot.place),
+        policy=policy,
+        policy_verdict=policy.judge(results, stated.attempt),
+        results=results,
+        tables=metadata.sizes,
+        seed=table.spec.run.seed,
+        attempt=stated.attempt,
+        fingerprints={"synthetic": metadata.inputs["synthetic"]},
+        generator={"name": table.generator_label or "unknown: an external table", **protection_of(snapshot)},
+        remembered=tuple(stated.remembered),
+        signed={"date": stated.made_at, "key": stated.keyid, "sha256": stated.sha256},
+    )
+    return StepResult({"attestation": sealed, "privacy_report": report}, Attested(stated, sealed, report))
+
+
+def publish(run: TableRun, name: str, values: Values) -> StepResult:
+    """Publish the attested table. The gate verifies attestation, policy and bytes itself."""
+    release = run.gate.publish(values["attestation"], values["synthetic"], run.place, run.table.policy, run.setup)
+    return StepResult({"published": Published(run.place.table, run.place.partition, release.id)}, release)
+
+
+def synthetic_rows(run: TableRun, synthetic: SignedRecord) -> pd.DataFrame:
+    """Read the rows of the synthetic table from its signed record."""
+    return read_snapshot(run.gate.snapshot(synthetic, run.place))
+
+
+def published_rows(run: TableRun, release: Release) -> tuple[pd.DataFrame, Attestation]:
+    """Return the published rows of a release, and its attestation."""
+    stated = release.opened(run.place, run.gate.key.trusted)
+    rows = read_hashed(release.table, stated.sha256, stated.dtypes, stated.rows, release.root)
+    return rows, stated
+
+
+def protection_of(snapshot: Snapshot) -> dict[str, Any]:
+    """Return the protections recorded in the signed snapshot, or an empty dict for an external table."""
+    if snapshot.generator is None:
+        return {}
+    found = {key: snapshot.generator[key] for key in ("overfitting", "privacy") if key in snapshot.generator}
+    if snapshot.filter is None:
+        return {**found, "filter": None}
+    return {**found, "filter": {key: value for key, value in snapshot.filter.items() if key != "inputs"}}

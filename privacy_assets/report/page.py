@@ -1,0 +1,312 @@
+"""Content of a report as plain values, which every form of it shows.
+
+Private text is cleaned here (:func:`.words.clean`). Only SVG of :mod:`privacy_assets.report.svg` is markup.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from privacy_assets.metrics.policies import policy_digest
+from privacy_assets.metrics.registry import METRICS, statistic_specs
+from privacy_assets.policy import LimitOutcome, Policy, Verdict, tally
+from privacy_assets.report.advice import Protection
+from privacy_assets.report.answers import Answer
+from privacy_assets.report.svg import Rows, as_number, draw, interval_svg, limit_words, shares_svg
+from privacy_assets.report.words import LABELS, clean, interval, judged_text, limit_symbol, number, sentence
+from privacy_assets.stats.estimates import Estimate, MetricResult, to_jsonable
+
+MOST_ROWS = 60
+DIRECTIONS = {
+    "higher_is_riskier": "Higher is worse.",
+    "lower_is_riskier": "Lower is worse.",
+    "two_sided": "Two-sided.",
+}
+BOUNDS = {
+    "conservative": "The whole interval must be within it.",
+    "significant": "Broken if the whole interval is beyond it.",
+    "value": "The value must be within it.",
+}
+Entry = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """Content of a report.
+
+    Attributes:
+        title: Title.
+        verdict: "pass", "fail" or "not_assessable".
+        label: Verdict for readers.
+        headline: Reason of the verdict.
+        summary: The headline, and the meaning of the first cause.
+        notes: Notes on how the tables were read.
+        facts: Pairs: date, release, policy and signing key.
+        answers: Questions, see :func:`answer_entry`.
+        limits: Limits in the order of the policy, see :func:`limit_entry`.
+        limit_advice: Keys of limits by their own advice.
+        advice: Advice by cause: "cause", "means", "limits" (keys) and "todo" (sentences).
+        configuration: Protections, see :func:`protection_entry`.
+        data_privacy_score: Gretel's score with "score", "grade", "membership" and "attribute". None: not computed.
+        utility: Triples: statistic, value and interval, value of real rows.
+        utility_text: The same in one sentence without the interval. Empty: not measured.
+        filter: Rows dropped by filters, see :func:`filter_entry`. None: no filter.
+        sizes: Pairs: table, and its numbers of rows, columns and subjects.
+        settings: Pairs: policy, its digest, seed and engine.
+        details: Pairs: name of a group, and its pairs.
+    """
+
+    title: str
+    verdict: str
+    label: str
+    headline: str
+    summary: str
+    notes: Sequence[str]
+    facts: Sequence[tuple[str, str]]
+    answers: Sequence[Entry]
+    limits: Sequence[Entry]
+    limit_advice: Mapping[str, Sequence[str]]
+    advice: Sequence[Entry]
+    configuration: Sequence[Entry]
+    data_privacy_score: Entry | None
+    utility: Sequence[tuple[str, str, str]]
+    utility_text: str
+    filter: Entry | None
+    sizes: Sequence[tuple[str, Sequence[str]]]
+    settings: Sequence[tuple[str, str]]
+    details: Sequence[tuple[str, Sequence[tuple[str, str]]]]
+
+
+def headline(
+    verdict: Verdict, results: Mapping[str, MetricResult], policy: Policy, remembered: Sequence[str] = ()
+) -> str:
+    """Return a sentence on the reason of the verdict, and one on statistics that lack an embedder."""
+    estimates = [(name, estimate) for name, result in results.items() for estimate in result.estimates]
+    absent = [clean(f"{name}.{estimate.name}", 60) for name, estimate in estimates if "no embedder" in estimate.note]
+    without = f" Without an embedder, {_listing(absent)} could not be computed." if absent else ""
+    return _reason(verdict, policy, remembered) + without
+
+
+def _reason(verdict: Verdict, policy: Policy, remembered: Sequence[str]) -> str:
+    outcomes = verdict.outcomes
+    counts = tally(outcomes)
+    if verdict.status == "fail":
+        broken = [clean(x.limit.key, 60) for x in outcomes if x.status == "fail"]
+        return f"{sentence(counts)[:-1]}: this table must not be published. Broken: {_listing(broken)}."
+    if remembered:
+        return (
+            "These rows failed before, and rerunning with another seed or split cannot change that"
+            f" ({clean('; '.join(remembered), 400)}). Create a new synthetic table."
+        )
+    if verdict.status == "not_assessable":
+        unjudged = [clean(x.limit.key, 60) for x in outcomes if x.status == "not_assessable"]
+        return f"No limit is broken, but {counts} ({_listing(unjudged)}), and a table does not pass without evidence."
+    title = clean(policy.title, 90)
+    return f"{sentence(counts)[:-1]}: the evidence supports publishing this table under the policy “{title}”."
+
+
+def _listing(names: Sequence[str], most: int = 4) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def signing_facts(policy: Policy, signed: Mapping[str, str] | None, attempt: int) -> list[tuple[str, str]]:
+    """Return date, release, policy and signing key."""
+    title = f"{policy.title} ({policy_digest(policy)[:12]})"
+    if signed is None:
+        unsigned = "not signed: this report was created without a gate and cannot be used for publication"
+        return [("Policy", title), ("Signed by", unsigned)]
+    release = f"{signed['sha256'][:12]} (end of the release id, and start of the file's SHA-256)"
+    return [
+        ("Date", signed["date"]),
+        ("Release", release),
+        ("Policy", title),
+        ("Signed by", f"the key {signed['key']}"),
+        ("Publication attempt", str(attempt)),
+    ]
+
+
+def limit_entry(outcome: LimitOutcome) -> Entry:
+    """Return a limit: names, bound, compared value, interval, status, reason, requirements and drawing."""
+    limit, estimate, specs = outcome.limit, outcome.estimate, statistic_specs()
+    return {
+        "key": clean(limit.key, 60),
+        "statistic": clean(limit.statistic),
+        "row": clean(limit.statistic, 60) + ("" if limit.bound == "conservative" else f" ({limit.bound})"),
+        "meaning": sentence(specs[limit.statistic].meaning) if limit.statistic in specs else "",
+        "bound": BOUNDS[limit.bound],
+        "limit": limit_symbol(limit),
+        "judged": judged_text(outcome),
+        "interval": interval(estimate),
+        "status": outcome.status,
+        "label": LABELS[outcome.status],
+        "reason": clean(outcome.reason, 300),
+        "note": sentence(estimate.note) if estimate is not None and estimate.note not in outcome.reason else "",
+        "source": sentence(limit.source),
+        "min_subjects": f"{number(limit.min_subjects)} {'subject' if limit.min_subjects == 1 else 'subjects'}",
+        "words": limit_words(outcome),
+        "svg": interval_svg(outcome, width=260),
+    }
+
+
+def answer_entry(answer: Answer, results: Mapping[str, MetricResult], limits: Mapping[str, Entry]) -> Entry:
+    """Return a question with its answer, limits, statistics, first chart, and further results by metric.
+
+    Args:
+        answer: Answer.
+        results: Results by metric.
+        limits: Entries of all limits by key.
+    """
+    metrics = [_metric_entry(name, results[name]) for name in answer.metrics]
+    return {
+        **{name: getattr(answer, name) for name in ("title", "word", "status", "main", "shown")},
+        "strongest": None if answer.strongest is None else limits[answer.strongest.limit.key],
+        "decisive": "Strongest attack" if answer.main else "Decisive limit",
+        "detectable_leaks": sentence(answer.detectable_leaks or "unknown"),
+        "not_tested": [clean(name, 80) for name in answer.not_tested],
+        "limits": [limits[outcome.limit.key] for outcome in answer.outcomes],
+        "estimates": [_estimate_entry(name, one) for name in answer.metrics for one in results[name].estimates],
+        "chart": next((one["plots"].pop(0) for one in metrics if one["plots"]), None),
+        "metrics": metrics,
+    }
+
+
+def _estimate_entry(metric: str, estimate: Estimate) -> Entry:
+    name, specs = f"{metric}.{estimate.name}", statistic_specs()
+    confidence = "" if math.isnan(estimate.confidence) else f"{100 * estimate.confidence:.4g} %"
+    return {
+        "name": clean(name),
+        "value": number(estimate.value),
+        "interval": f"{number(estimate.low)} to {number(estimate.high)}" if estimate.measurable else "not measured",
+        "confidence": confidence if estimate.measurable else "",
+        "null": number(estimate.null),
+        "n": number(estimate.n),
+        "subjects": number(estimate.subjects),
+        "direction": DIRECTIONS[estimate.direction],
+        "meaning": sentence(specs[name].meaning) if name in specs else "",
+        "note": sentence(estimate.note),
+    }
+
+
+def _metric_entry(name: str, result: MetricResult) -> dict[str, Any]:
+    tables = {
+        table: [row for row in to_jsonable(rows) if isinstance(row, dict)] for table, rows in result.tables.items()
+    }
+    drawn = dict.fromkeys(plot.table for plot in METRICS[name].plots) if name in METRICS else {}
+    plots = [plot for table in drawn for plot in plots_of(name, table, tables.get(table, []))]
+    return {
+        "name": clean(name),
+        "summary": sentence(METRICS[name].summary) if name in METRICS else "",
+        "plots": [{"caption": caption, "svg": svg} for caption, svg in plots if svg],
+        "tables": [_table_entry(table, rows) for table, rows in tables.items() if rows],
+        "settings": [*pairs(result.settings), ("seconds", number(result.seconds))],
+    }
+
+
+def plots_of(metric: str, table: str, rows: Rows) -> list[tuple[str, str]]:
+    """Return caption and SVG (empty without data) of each plot of a table; an empty list for unknown tables."""
+    drawn = []
+    for plot in METRICS[metric].plots if metric in METRICS else ():
+        if plot.table != table:
+            continue
+        if (by := plot.facet) is None:
+            drawn.append((plot.caption, draw(plot, rows)))
+            continue
+        for value in dict.fromkeys(row.get(by) for row in rows):
+            part = [row for row in rows if row.get(by) == value]
+            drawn.append((plot.caption.format(clean(value, 40)), draw(plot, part)))
+    return drawn
+
+
+def _table_entry(name: str, rows: Rows) -> Entry:
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    return {
+        "name": clean(name).replace("_", " "),
+        "columns": [cell(column) for column in columns],
+        "rows": [[cell(row.get(column)) for column in columns] for row in rows[:MOST_ROWS]],
+        "total": f"{number(len(rows))} {'row' if len(rows) == 1 else 'rows'}",
+        "cut": len(rows) > MOST_ROWS,
+    }
+
+
+def filter_entry(generator: Mapping[str, Any] | None, results: Mapping[str, MetricResult]) -> Entry | None:
+    """Return filters, dropped rows, and a chart of statistics before and after; None without a filter."""
+    stated = (generator or {}).get("filter")
+    if not isinstance(stated, Mapping):
+        return None
+    caption, svg = before_and_after(stated.get("before"), results)
+    return {
+        **{key: cell(stated.get(key)) for key in ("drawn", "dropped")},
+        "names": [clean(name) for name in stated.get("filters") or {}],
+        "plot": {"caption": caption, "svg": svg} if svg else None,
+    }
+
+
+def advice_entry(advised: Entry) -> Entry:
+    """Return advice with cleaned keys of limits, and one sentence per action and its cost."""
+    todo = [f"{action['what']}. Cost: {action['cost']}." for action in advised["todo"]]
+    return {**advised, "limits": [clean(key, 60) for key in advised["limits"]], "todo": todo}
+
+
+def protection_entry(protection: Protection, estimate: Callable[[str], Estimate | None]) -> Entry:
+    """Return a protection, with the computed statistics that measure its effect."""
+    measured = [(clean(name), estimate(name)) for name in protection.statistics]
+    return {
+        "title": protection.title,
+        "state": protection.state,
+        "how": clean(protection.how, 600),
+        "covers": sentence(protection.covers),
+        "estimates": [(name, interval(one)) for name, one in measured if one is not None],
+    }
+
+
+def before_and_after(before: Any, after: Mapping[str, MetricResult]) -> tuple[str, str]:
+    """Return a caption and a bar chart of statistics before and after a filter; empty without data.
+
+    ``before`` are results by metric, as JSON. Statistics are compared only if settings, seed and version are equal.
+    """
+    rows, caption = [], "Before and after the filter."
+    for name, metric in METRICS.items():
+        then, now = before.get(name) if isinstance(before, Mapping) else None, after.get(name)
+        if metric.filter_comparison is None or not isinstance(then, Mapping) or now is None:
+            continue
+        sides = [then, now.to_json()]
+        if any(then.get(key) != sides[1][key] for key in ("settings", "seed", "engine_version")):
+            continue
+        one = metric.filter_comparison
+        values = [as_number(side["estimates"].get(one.statistic, {}).get("value")) for side in sides]
+        if all(map(math.isfinite, values)):
+            rows.append({"statistic": one.label, "before": values[0], "after": values[1]})
+            caption += f" {one.description}"
+    return caption, shares_svg(rows, "statistic", {"before": "before the filter", "after": "after"})
+
+
+def utility_text(utility: Iterable[tuple[str, Estimate]]) -> str:
+    """Return every statistic of utility with its value for real rows, or "" if none was measured."""
+    named = [(name.partition(".")[2].replace("_", " "), estimate) for name, estimate in utility]
+    return ", ".join(f"{name} {number(one.value)} (real {number(one.null)})" for name, one in named)
+
+
+def pairs(values: Mapping[str, Any] | None, prefix: str = "") -> list[tuple[str, str]]:
+    """Return nested settings as (dotted name, text) pairs."""
+    flat: list[tuple[str, str]] = []
+    for key, value in (to_jsonable(values) or {}).items():
+        if isinstance(value, dict):
+            flat += pairs(value, f"{prefix}{key}.")
+        else:
+            flat.append((clean(f"{prefix}{key}"), cell(value)))
+    return flat
+
+
+def cell(value: Any) -> str:
+    """Format a value of a table or setting."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, Sequence):
+        return ", ".join(cell(item) for item in value) or number(None)
+    return number(value) if value is None or isinstance(value, (int, float)) else clean(value)

@@ -1,0 +1,69 @@
+"""Validation and Unicode normalization of the names of columns and partitions."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from privacy_assets.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LONGEST = 128  # characters
+# Control, format, surrogate, private-use and unassigned characters; separators of lines and paragraphs.
+_UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+# Default-ignorable characters of other categories (fillers, variation selectors), and characters drawn as a blank.
+_BLANK = {
+    0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0, 0xFFFC, 0x13441, 0x13442, 0x16FE4, 0x1D159
+}  # fmt: skip
+_SELECTORS = ((0x180B, 0x180F), (0xFE00, 0xFE0F), (0xE0100, 0xE01EF))
+
+
+def name_fault(name: str) -> str:
+    """Describe the fault of a name without repeating the name.
+
+    A valid name is in Unicode form NFC, has 1 to 128 characters, and contains only visible characters and plain
+    spaces.
+
+    Returns:
+        A phrase that follows the subject "name", or "" for a valid name.
+    """
+    if not name:
+        return "is empty"
+    if len(name) > LONGEST:
+        return f"has {len(name)} characters, and at most {LONGEST} are allowed"
+    for character in name:
+        if _is_unseen(character):
+            return f"contains a character that readers cannot see (U+{ord(character):04X})"
+    return "" if unicodedata.is_normalized("NFC", name) else "is not in Unicode form NFC"
+
+
+def _is_unseen(character: str) -> bool:
+    code, category = ord(character), unicodedata.category(character)
+    odd_space = category == "Zs" and character != " "
+    ignored = code in _BLANK or any(low <= code <= high for low, high in _SELECTORS)
+    return category in _UNSEEN or odd_space or ignored
+
+
+def as_named(given: Any) -> Any:
+    """Convert a name, a list of names, or the keys of a mapping to Unicode form NFC."""
+    if isinstance(given, str):
+        return unicodedata.normalize("NFC", given)
+    if isinstance(given, Mapping):
+        found = {as_named(name): value for name, value in given.items()}
+        return found if len(found) == len(given) else given  # ambiguous: as given, it does not match a column
+    return [as_named(name) for name in given] if isinstance(given, list | tuple) else given
+
+
+def renamed(frame: pd.DataFrame, where: str) -> pd.DataFrame:
+    """Convert the names of the columns of a table to Unicode form NFC; InputError if two become equal."""
+    names = [as_named(name) if isinstance(name, str) else name for name in frame.columns]
+    if names == list(frame.columns):
+        return frame
+    for position, name in enumerate(names):
+        if name in names[:position]:
+            problem = f"the names of columns {names.index(name)} and {position} are equal in Unicode form NFC"
+            raise InputError(problem, where=where, fix="rename one of the columns")
+    return frame.set_axis(names, axis=1)

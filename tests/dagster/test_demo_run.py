@@ -1,0 +1,34 @@
+"""The demo runs in this process, and reports steps and result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from drawing import independent, memorise, people
+from standins import QUICK, table_of
+
+from privacy_assets.dagster import demo
+
+
+def test_the_honest_table_is_published_and_the_leaky_one_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def table(*, leak: bool) -> dg.Definitions:
+        name, generator = ("patients_leak", memorise) if leak else ("patients", independent)
+        return table_of(name, source=tmp_path / "people.parquet", subject="pid", generator=generator, **QUICK)
+
+    people().to_parquet(tmp_path / "people.parquet")
+    monkeypatch.setattr(demo, "demo_table", table)
+    monkeypatch.setenv("DAGSTER_HOME", str(demo.home_below(tmp_path)))
+    said: list[str] = []
+    assert [demo.run_demo(leak=leak, say=said.append) for leak in (False, True)] == [0, 1]
+    text = "\n".join(said)
+    assert "run " in said[0] and "refused" in text
+    assert "PASS  patients" in text and "release      none: publication was blocked" in text
+    with dg.DagsterInstance.get() as instance:
+        found = {run.job_name: run for run in instance.get_runs()}
+    assert {name: run.status.value for name, run in found.items()} == {
+        "patients_pipeline": "SUCCESS", "patients_leak_pipeline": "FAILURE"
+    }  # fmt: skip

@@ -1,0 +1,171 @@
+"""The leak study as an asset with its own job: its files, its metadata, and the jobs that exclude it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import numpy as np
+import pytest
+from standins import QUICK, failures, made, people_table, run, sqlite_instance, table_of
+
+from privacy_assets.evaluation.evaluate import read_inputs, run_metrics
+from privacy_assets.evaluation.leak_study import Noise, leaky_table, read_points
+from privacy_assets.metrics.registry import build_metric
+from privacy_assets.tables.private_table import PrivateTable
+
+KEY = dg.AssetKey(["people", "leak_study"])
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("deployment")
+    with pytest.MonkeyPatch.context() as known:  # the secret decides the split: the same in every run
+        known.setenv("PRIVACY_ASSETS_SECRET", "leak study " * 3)
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def instance(place: Path) -> Iterator[dg.DagsterInstance]:
+    with sqlite_instance(place) as found:
+        yield found
+
+
+def study(
+    defs: dg.Definitions, instance: dg.DagsterInstance, partition: str | None = None, **config: Any
+) -> dg.ExecuteInProcessResult:
+    given = {"ops": {"people__leak_study": {"config": config}}} if config else None
+    job = defs.resolve_job_def("people_leak_study")
+    return job.execute_in_process(instance=instance, raise_on_error=False, run_config=given, partition_key=partition)
+
+
+@pytest.fixture(scope="module")
+def pipeline(place: Path, instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
+    result = run(people_table(place), instance)
+    assert result.success, failures(result)
+    assert "leak_study" not in made(result)
+    return result
+
+
+@pytest.fixture(scope="module")
+def first(pipeline: dg.ExecuteInProcessResult, place: Path, instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
+    result = study(people_table(place), instance)
+    assert result.success, failures(result)
+    return result
+
+
+@pytest.mark.slow
+def test_a_leak_shows_in_page_points_and_metadata(
+    first: dg.ExecuteInProcessResult, place: Path, instance: dg.DagsterInstance
+) -> None:
+    metadata = made(first)
+    assert list(metadata) == ["leak_study"]
+    told = metadata["leak_study"]
+    page = Path(told["path"])
+    points = {point.x: point.estimates for point in read_points(page.parent / "points.jsonl")}
+    assert list(points) == [0.0, 0.25, 0.5, 0.75, 1.0] and told["tables"] == 5
+    (value, low, _), (most, least, _) = (points[x]["dcr.identical_excess"] for x in (0.0, 1.0))
+    assert low <= 0 < least and value < 0.3 < most
+    lines = {record.data["statistic"]: record.data for record in told["lines"].records}
+    assert lines["dcr.identical_excess"]["never back"] == "yes" and float(lines["dcr.identical_excess"]["slope"]) > 0.2
+    assert told["statistics that decrease"] == sum(line["never back"] == "NO" for line in lines.values())
+    pictures = [value for name, value in told.items() if name.endswith(" by leak")]
+    assert len(pictures) == 1 and pictures[0].startswith("![dcr.") and len(pictures[0]) < 1000
+    assert "<svg" in page.read_text() and "Leak study of people" in page.read_text()
+    assert {path.name for path in page.parent.iterdir()} == {"points.jsonl", "leak_study.html", "leak_study.json"}
+    assert all(path.stat().st_mode & 0o077 == 0 for path in [page.parent, *page.parent.iterdir()])
+    log = "\n".join(record.event_log_entry.to_json() for record in instance.get_records_for_run(first.run_id).records)
+    assert "p399" not in log and "north" not in log
+
+
+@pytest.mark.slow
+def test_the_statistics_are_those_of_the_engine(first: dg.ExecuteInProcessResult, place: Path) -> None:
+    """Half a leak, built by hand from the pipeline's stored tables and evaluated by the metric alone."""
+    defs = people_table(place)
+    with dg.DagsterInstance.local_temp(str(place / "home")) as instance:
+        parts = {
+            role: defs.get_asset_value_loader(instance).load_asset_value(
+                dg.AssetKey(["people", role]), python_type=PrivateTable
+            )
+            for role in ("train", "holdout", "reference")
+        }
+    leaked = leaky_table(parts["train"].rows, parts["reference"].rows, 0.5, Noise(), 0).frame()
+    real, schema = [parts[role].frame() for role in ("train", "holdout")], parts["train"].schema
+    inputs = read_inputs(*real, leaked, subject="pid", schema=schema)
+    wanted = run_metrics(inputs, {"dcr": build_metric("dcr", QUICK["policy"]["metrics"]["dcr"])})["dcr"]
+    path = Path(made(first)["leak_study"]["path"]).with_name("points.jsonl")
+    found = next(point for point in read_points(path) if point.x == 0.5).estimates
+    assert found == {f"dcr.{f.name}": pytest.approx((f.value, f.low, f.high), nan_ok=True) for f in wanted.estimates}
+
+
+@pytest.mark.slow
+def test_it_goes_on_and_takes_config(
+    first: dg.ExecuteInProcessResult, place: Path, instance: dg.DagsterInstance
+) -> None:
+    path = Path(made(first)["leak_study"]["path"]).with_name("points.jsonl")
+    before = path.read_text()
+    more = study(people_table(place), instance, fractions=[0.0, 0.1, 1.0], noise=[0.0, 0.05])
+    assert more.success, failures(more)
+    told = made(more)["leak_study"]
+    assert told["tables"] == 24 and told["series"] == "no noise"
+    assert path.read_text().startswith(before) and len(path.read_text().splitlines()) == 5 + 22
+    shown = json.loads(path.with_name("leak_study.json").read_text())
+    assert {point["series"] for point in shown["points"]} > {"no noise", "p 0.05"}
+
+
+@pytest.mark.slow
+def test_config_that_cannot_be_run(
+    pipeline: dg.ExecuteInProcessResult, place: Path, instance: dg.DagsterInstance
+) -> None:
+    for config, words in (
+        ({"fractions": [0.0, 1.5]}, "from 0 to 1"),
+        ({"noise": []}, "at least one number"),
+        ({"metrics": ["drc"]}, "metrics[0] is not a metric that this study can run"),
+    ):
+        result = study(people_table(place), instance, **config)
+        assert not result.success and words in str(failures(result))
+
+
+@pytest.mark.slow
+def test_partitions_have_studies_of_their_own_and_without_splits_it_says_what_to_do(place: Path) -> None:
+    regions = dg.StaticPartitionsDefinition(["north", "south"])
+    defs = people_table(place, partitions_def=regions, partition_column="region")
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert run(defs, instance, "source", "train", "holdout", "reference", partition="south").success
+        result = study(defs, instance, "south", fractions=[0.0, 0.5, 1.0])
+        empty = study(defs, instance, "north")
+    page = Path(made(result)["leak_study"]["path"])
+    assert page.parent.name == "partition=south" and "people, south" in page.read_text()
+    assert not empty.success and "materialize it first" in str(failures(empty))
+
+
+BROUGHT = {"synthetic": "s.csv", "train": "t.csv", "holdout": "h.csv", "metrics": ["dcr"]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "there"),
+    [
+        ({"source": "demo"}, True),
+        ({"source": "demo", "split": {"train": 0.5, "holdout": 0.5}}, False),
+        (BROUGHT, False),
+        ({**BROUGHT, "reference": "r.csv"}, True),
+        ({"source": "demo", "metrics": ["shadow_membership"]}, False),
+    ],
+)
+def test_only_where_rows_can_stand_for_the_release(arguments: dict[str, Any], there: bool) -> None:
+    defs = table_of("people", **arguments)
+    keys = {key for asset in defs.assets for key in asset.keys}
+    jobs = {job.name for job in defs.jobs}
+    assert (KEY in keys, "people_leak_study" in jobs) == (there, there)
+
+
+def test_it_reads_the_splits_and_the_encoder_and_nobody_reads_it() -> None:
+    defs = table_of("people", source="demo")
+    specs = {spec.key: spec for asset in defs.assets for spec in asset.specs}
+    parents = {dep.asset_key.path[-1] for dep in specs[KEY].deps}
+    assert parents == {"train", "holdout", "reference", "embedder"}
+    assert not [key for key, spec in specs.items() if KEY in {dep.asset_key for dep in spec.deps}]
+    assert np.isin(["html", "privacy"], list(specs[KEY].kinds)).all()

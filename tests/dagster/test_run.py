@@ -1,0 +1,147 @@
+"""``privacy-assets run``: a whole table without Dagster, with the same bytes."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pandas as pd
+import pytest
+import yaml
+from standins import LENIENT, failures, people, resources, run
+
+from privacy_assets import TableSpec, build_privacy_assets
+from privacy_assets.cli.main import main
+from privacy_assets.gate.releases import ReleaseStore
+from privacy_assets.gate.statements import ReleaseTarget
+
+DCR = {"metrics": ["dcr"], "embedder": False}
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with private rows, where two deployments have one secret."""
+    people().to_parquet(tmp_path / "people.parquet")
+    monkeypatch.setenv("PRIVACY_ASSETS_SECRET", "one secret for both of them")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def written(place: Path, **changes: Any) -> Path:
+    """The file of a table."""
+    table = {"name": "people", "source": "people.parquet", "subject": "pid", "evaluation": DCR, "policy": LENIENT}
+    (place / "people.yaml").write_text(yaml.safe_dump({**table, **changes}))
+    return place / "people.yaml"
+
+
+def ours(place: Path, table: Path) -> int:
+    """Exit status of the command, in a separate deployment."""
+    return main(["run", str(table), "--releases", str(place / "alone/releases"), "--device=cpu", "--quiet"])
+
+
+def theirs(place: Path, table: Path) -> dg.ExecuteInProcessResult:
+    """The same run in Dagster."""
+    defs = dg.Definitions.merge(build_privacy_assets(TableSpec.load(table)), resources(place / "dagster"))
+    with dg.DagsterInstance.ephemeral() as instance:
+        return run(defs, instance)
+
+
+def released(folder: Path) -> tuple[bytes, dict[str, Any]]:
+    """The table of a release, its attestation without times and signature, and the names of its private results."""
+    release = ReleaseStore(folder / "releases").current(ReleaseTarget("people"))
+    envelope = json.loads(release.attestation.read_bytes())
+    stated = json.loads(base64.b64decode(envelope["payload"]))
+    body = stated["predicate"]
+    del body["made_at"]
+    results = folder / "private/results/people/_all"
+    body["results"] = {name: (results / f"{digest}.json").is_file() for name, digest in body["results"].items()}
+    return release.table.read_bytes(), stated
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        pytest.param(
+            {
+                "evaluation": {"metrics": ["dcr"]},
+                "policy": {**LENIENT, "embedder": {"max_epochs": 2}},
+                "generator": {"name": "drawing:independent", "filter": "similarity"},
+                "run": {"seed": 3},
+            },
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=["plain", "own function, embedded and filtered"],
+)
+def test_the_same_bytes_as_dagster_makes(
+    place: Path, changes: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = written(place, **changes)
+    status, result = ours(place, table), theirs(place, table)
+    assert result.success, failures(result)
+    assert status == 0
+    assert released(place / "alone") == released(place / "dagster")
+    told = capsys.readouterr().out
+    assert "  publish " in told and "release      " in told
+    assert {file.name for file in (place / "reports/people").iterdir()} == {
+        "report.html", "report.json", "attestation.json"
+    }  # fmt: skip
+    modes = {file.name: file.stat().st_mode & 0o777 for file in (place / "reports/people").iterdir()}
+    assert modes == {"report.html": 0o600, "report.json": 0o600, "attestation.json": 0o644}
+
+
+def test_a_table_that_leaks_has_a_page_and_no_release(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ours(place, written(place, generator="drawing:memorise")) == 1
+    told = capsys.readouterr().out
+    assert "refused" in told and "release      none: the policy does not hold (" in told
+    assert told.rstrip().endswith(" limits; they are listed above)") and "dcr.identical_excess" in told
+    assert not ReleaseStore(place / "alone/releases").history(ReleaseTarget("people"))
+    assert json.loads((place / "reports/people/report.json").read_text())["verdict"] == "fail"
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"source": "nowhere.parquet"}, "nowhere.parquet"),
+        ({"source": "people_{partition}.csv"}, "the table has no partitions"),
+    ],
+)
+def test_bad_input_is_told_in_one_line(
+    place: Path, changes: dict[str, Any], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ours(place, written(place, **changes)) == 2
+    said = capsys.readouterr().err
+    assert told in said and len(said.splitlines()) == 1
+
+
+def test_a_synthetic_table_with_the_subject_is_refused_or_published_without(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = people()
+    side = rows["pid"].rank(method="dense").astype(int) % 3
+    files = {role: f"{role}.parquet" for role in ("train", "holdout", "synthetic")}
+    for number, file in enumerate(files.values()):
+        rows[side == number].to_parquet(file)
+    given = {"data": files, "source": None}
+    assert ours(place, written(place, **given)) == 2
+    told = capsys.readouterr().err
+    assert "column 'pid': the synthetic table contains the subject column" in told and "--drop pid)" in told
+    assert ours(place, written(place, data={**files, "drop": ["pid"]}, source=None)) == 0
+    release = ReleaseStore(place / "alone/releases").current(ReleaseTarget("people")).table
+    assert set(pd.read_parquet(release).columns) == set(rows.columns) - {"pid"}
+
+
+@pytest.mark.slow
+def test_it_runs_where_dagster_is_blocked(place: Path) -> None:
+    code = (
+        "import sys; sys.modules['dagster'] = None\nfrom privacy_assets.cli.main import main\n"
+        f"sys.exit(main(['run', {str(written(place))!r}, '--releases=alone/releases', '--quiet']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=place, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,6 @@
+"""Policies that a harmless release of few people passes and fails."""
+
+from __future__ import annotations
+
+LOOSE = {"name": "loose", "limits": [{"statistic": "dcr.identical_excess", "at_most": 1.0, "bound": "significant"}]}
+CLOSE = {"name": "close", "limits": [{"statistic": "dcr.privacy_score", "at_most": 0.001}]}

@@ -1,0 +1,81 @@
+"""GANs with differential privacy: their budget, their teachers and their noise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from privacy_assets.errors import ConfigError, InputError
+from privacy_assets.generators import build_generator
+from privacy_assets.generators.base import Training
+from privacy_assets.generators.networks import private
+from tests.generators.known import TRAIN, quick, table
+
+
+def test_rows_of_a_person_go_to_one_teacher() -> None:
+    generator = build_generator("pategan", {"teachers": 8})
+    people = np.random.default_rng(0).integers(0, 60, 400)
+    parts = generator._parts(400, Training(0, people=people))
+    assert sorted(np.concatenate(parts).tolist()) == list(range(400)) and len(parts) == 8
+    assert all(len({place for place, part in enumerate(parts) if one in people[part]}) == 1 for one in range(60))
+    with pytest.raises(InputError, match="3 people are too few for 8 teachers"):
+        generator._parts(400, Training(0, people=np.arange(400) % 3))
+
+
+@pytest.mark.parametrize(("name", "searched"), [("dpgan", 1), ("dpctgan", 2), ("pategan", 0)])
+def test_noise_is_searched_for_the_budget_that_is_told(
+    name: str, searched: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DPCTGAN spends part of the budget on its counts first; PATE-GAN's noise has a formula."""
+    asked: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(private, "noise_for", lambda *given: asked.append(given) or 2.0)
+    settings = {"epsilon": 2.0, "delta": 1e-6, "batch_size": 200, "epochs": 3}
+    people = np.arange(len(TRAIN)) // 4
+    spent = quick(name, **settings).fit(TRAIN, seed=0, people=people).privacy
+    assert (spent.epsilon, spent.delta) == (2.0, 1e-6)
+    assert ("one person" in spent.covers) == (name == "pategan")
+    counts = [(0.2, 1e-6, 1.0, 1)] if name == "dpctgan" else []
+    before = [((2.0, 1.0, 1),)] if name == "dpctgan" else []
+    expected = [*counts, (2.0, 1e-6, 0.5, 6, *before)] if searched else []
+    assert [tuple(one) for one in asked] == [pytest.approx(one) if len(one) == 4 else one for one in expected]
+
+
+def test_rows_do_not_repeat_the_noise_of_fitting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The seed of sampling may be known and equal that of fitting, so fitting uses another random stream."""
+    monkeypatch.setattr(private, "noise_for", lambda *_: 2.0)
+    fitted = quick("dpctgan").fit(TRAIN, seed=0)
+    torch.manual_seed(0)
+    first = torch.randn(500, fitted.network.noise)
+    drawn: list[torch.Tensor] = []
+    inner = fitted.network.body.forward
+    fitted.network.body.forward = lambda rows: drawn.append(rows) or inner(rows)
+    fitted.sample(500, seed=0)
+    again = np.isin(first.flatten().numpy(), drawn[0][:, : fitted.network.noise].flatten().numpy())
+    assert again.mean() < 0.05, "some of 32 bits are equal by chance"
+
+
+def test_a_generator_that_would_take_no_step() -> None:
+    with pytest.raises(ConfigError, match="would not be trained"):
+        quick("dpgan", critic_steps=100).fit(TRAIN, seed=0)
+
+
+def test_a_column_without_gaps_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(private, "noise_for", lambda *_: 2.0)
+    train = table(x=np.arange(60) % 7, y=np.arange(60) % 2 == 0, z=list("abc") * 20)
+    made = quick("dpgan", bounds={"x": [0, 9]}).fit(train, seed=0).sample(300, seed=0).frame()
+    assert made.notna().all().all() and set(made["z"]) <= set("abc") and made["x"].between(0, 9).all()
+
+
+@pytest.mark.slow
+def test_more_budget_makes_better_rows() -> None:
+    train = table(x=np.where(np.arange(600) % 10 == 0, "rare", "common"), y=np.arange(600) % 10 == 0)
+    errors = []
+    for epsilon in (0.3, 50.0):
+        # All rows are in each step, which is quicker to account for.
+        chosen = {"hidden_dims": [16], "epochs": 100, "batch_size": 600, "epsilon": epsilon, "learning_rate": 5e-3}
+        made = build_generator("dpctgan", chosen).fit(train, seed=0).sample(1000, seed=0).frame()
+        errors.append(abs((made["x"] == "rare").mean() - 0.1) + ((made["x"] == "rare") != made["y"]).mean())
+    assert errors[1] < errors[0] and errors[1] < 0.25

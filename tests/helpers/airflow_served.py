@@ -1,0 +1,266 @@
+"""A real Airflow on the loopback: API server, scheduler, workers as processes, log files and a SQLite database."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from tests.stores import free_port
+
+HERE = Path(__file__).parent
+ENDS = {"success", "failed"}
+Ready = Callable[[], object]
+Act = Generator[Ready, None, None]  # user actions, and the conditions that they wait for in between
+# Several commands in one process, because starting Airflow takes seconds.
+_COMMANDS = """
+import json, sys
+from airflow.cli.cli_parser import get_parser
+for words in json.loads(sys.argv[1]):
+    print("command", *words, flush=True)
+    try:
+        arguments = get_parser().parse_args(words)
+        arguments.func(arguments)
+    except (Exception, SystemExit) as error:
+        print("ended", type(error).__name__, error, flush=True)
+"""
+# Modules that the scheduler has imported are shared with its workers, which are forks of it.
+_SETTINGS = """
+import sys
+if "scheduler" in sys.argv:
+    import pandas, numba, scipy.stats, privacy_assets.airflow.task_group, privacy_assets.evaluation.evaluate
+"""
+
+
+@dataclass
+class Airflow:
+    """The running deployment below ``place``."""
+
+    place: Path
+    port: int
+    environment: Mapping[str, str]
+    said: list[str] = field(default_factory=list)
+    runs: dict[tuple[str, str], str] = field(default_factory=dict)  # the last known state of each run
+    servers: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    waiting: dict[str, tuple[Act, Ready]] = field(default_factory=dict)  # the acts that have not ended
+
+    def ask(self, method: str, path: str, **body: Any) -> Any:
+        """Send one request to the public API."""
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}/api/v2/{path}",
+            json.dumps(body).encode() if body else None,
+            {"Content-Type": "application/json"},
+            method=method,
+        )
+        for wait in (1, 1, 2, 4, 8, 0):
+            try:
+                with urllib.request.urlopen(request, timeout=60) as answer:
+                    return json.loads(answer.read() or b"null")
+            except urllib.error.HTTPError as error:
+                if error.code < 500 or not wait:  # SQLite is locked while others write
+                    raise RuntimeError(f"{method} {path}: {error.code} {error.read().decode()[:500]}") from None
+                time.sleep(wait)
+        return None
+
+    def trigger(self, dag: str, run: str, **more: Any) -> Ready:
+        """Start a run; return a condition that holds when it has ended."""
+        self.ask("POST", f"dags/{quote(dag)}/dagRuns", **{"dag_run_id": run, "logical_date": None, **more})
+        return self.ended(dag, run)
+
+    def mark(self, dag: str, run: str, task: str, state: str) -> Ready:
+        """Set the state of a task by hand."""
+        self.ask("PATCH", f"{_run(dag, run)}/taskInstances/{task}", new_state=state)
+        return self.ended(dag, run)
+
+    def clear(self, dag: str, run: str, *tasks: str, downstream: bool = False) -> Ready:
+        """Run tasks again, including ``downstream`` tasks if requested."""
+        given = {"dry_run": False, "only_failed": False, "dag_run_id": run, "task_ids": tasks}
+        self.ask("POST", f"dags/{dag}/clearTaskInstances", **given, include_downstream=downstream)
+        return self.ended(dag, run)
+
+    def forge(self, dag: str, run: str, task: str, value: Any) -> None:
+        """Set the XCom of a task."""
+        path = f"{_run(dag, run)}/taskInstances/{task}/xcomEntries"
+        try:
+            self.ask("PATCH", f"{path}/return_value", value=value)
+        except RuntimeError:
+            self.ask("POST", path, key="return_value", value=value)
+
+    def forget(self, dag: str, run: str, task: str, instance: int = -1) -> None:
+        """Remove the XCom of a task, or of an ``instance`` of a mapped one."""
+        path = f"{_run(dag, run)}/taskInstances/{task}/xcomEntries/return_value"
+        self.ask("DELETE", f"{path}?map_index={instance}")
+
+    def xcom(self, dag: str, run: str, task: str) -> Any:
+        """Return a task's XCom."""
+        return self.ask("GET", f"{_run(dag, run)}/taskInstances/{task}/xcomEntries/return_value")["value"]
+
+    def ended(self, dag: str, run: str) -> Ready:
+        """Condition: the run has ended."""
+        return lambda: self.runs.get((dag, run)) in ENDS
+
+    def all_ended(self, dag: str, least: int) -> Ready:
+        """Condition: a DAG has this number of runs, and all have ended."""
+
+        def ready() -> bool:
+            found = [state for (of, _), state in self.runs.items() if of == dag]
+            return len(found) >= least and set(found) <= ENDS
+
+        return ready
+
+    def commands(self, *words: Sequence[str], seconds: float = 600) -> str:
+        """Run Airflow commands one after the other; return their output."""
+        done = subprocess.run(
+            [sys.executable, "-c", _COMMANDS, json.dumps(words)],
+            env=dict(self.environment), cwd=self.place, capture_output=True, text=True, timeout=seconds,
+        )  # fmt: skip
+        said = done.stdout + done.stderr
+        assert done.returncode == 0, said[-5000:]
+        self.said.append(said)
+        return said
+
+    def serve(self, name: str, *options: str) -> None:
+        """Keep a server running, as a supervisor would: restart it when it ends."""
+        if name in self.servers:
+            if self.servers[name].poll() is None:
+                return
+            _stop(self.servers[name])  # the processes that it started
+        with (self.place / f"{name}.txt").open("ab") as log:
+            self.servers[name] = subprocess.Popen(
+                [sys.executable, "-m", "airflow", name, *options],
+                env=dict(self.environment), cwd=self.place, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+
+    def play(self, acts: Mapping[str, Act], seconds: float = 900) -> dict[str, str]:
+        """Play all acts concurrently, in turns; return the failed ones with the reason.
+
+        The scheduler starts after the first turn, and again if SQLite was too slow for it.
+        """
+        failed, waiting = dict[str, str](), self.waiting
+        for name, act in acts.items():
+            _next(name, act, waiting, failed)
+        end = time.monotonic() + seconds
+        while waiting and time.monotonic() < end:
+            self.serve("scheduler")
+            time.sleep(1)
+            with suppress(OSError):  # the server is busy: ask again
+                found = self.ask("GET", "dags/~/dagRuns?limit=500")["dag_runs"]
+                self.runs = {(run["dag_id"], run["dag_run_id"]): run["state"] for run in found}
+                for name, (act, ready) in list(waiting.items()):
+                    if ready():
+                        _next(name, act, waiting, failed)
+        return {**failed, **dict.fromkeys(waiting, f"it did not end in {seconds:g} s")}
+
+
+def _next(name: str, act: Act, waiting: dict[str, tuple[Act, Ready]], failed: dict[str, str]) -> None:
+    waiting.pop(name, None)
+    try:
+        waiting[name] = act, next(act)
+    except StopIteration:
+        return
+    except Exception as error:  # reported by the test of all acts
+        failed[name] = f"{type(error).__name__}: {error}"
+
+
+def _run(dag: str, run: str) -> str:
+    return f"dags/{quote(dag)}/dagRuns/{quote(run, safe='')}"
+
+
+@contextmanager
+def serving(place: Path, dags: Sequence[str], **more: str) -> Iterator[Airflow]:
+    """Run an Airflow below ``place`` with the given DAG files, and its API."""
+    for folder in ("home", "dags"):
+        (place / folder).mkdir()
+    (place / "home/config").mkdir()
+    (place / "home/config/airflow_local_settings.py").write_text(_SETTINGS)
+    for name in dags:
+        shutil.copy(HERE / name, place / "dags")
+    port = free_port()
+    environment = {
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+        "HOME": str(place / "home"),
+        "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path]),
+        "OMP_NUM_THREADS": "1",
+        "NUMBA_NUM_THREADS": "1",
+        "PLACE": str(place),
+        "AIRFLOW_HOME": str(place / "home"),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(place / "dags"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "false",
+        "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
+        "AIRFLOW__CORE__PARALLELISM": "3",
+        "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "false",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "true",
+        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{port}/execution/",
+        "AIRFLOW__API__BASE_URL": f"http://127.0.0.1:{port}",
+        "AIRFLOW__API__MAXIMUM_PAGE_LIMIT": "500",
+        "AIRFLOW__API__SECRET_KEY": "of this test",
+        "AIRFLOW__API_AUTH__JWT_SECRET": "of this test, and of nothing else that there is in the world",
+        "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(free_port()),
+        "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
+        "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",
+        "AIRFLOW__SCHEDULER__ENABLE_HEALTH_CHECK": "false",
+        **more,
+    }
+    airflow = Airflow(place, port, environment)
+    airflow.commands(["db", "migrate"], ["dags", "reserialize"])
+    try:
+        airflow.serve("api-server", "--host=127.0.0.1", f"--port={port}", "--workers=1")
+        _until_ready(airflow)
+        yield airflow
+    finally:
+        for server in airflow.servers.values():
+            _stop(server)
+
+
+def _until_ready(airflow: Airflow, seconds: float = 240) -> None:
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            airflow.ask("GET", "monitor/health")
+            return
+        except (OSError, RuntimeError):
+            pass
+        assert time.monotonic() < end, (airflow.place / "api-server.txt").read_text()[-3000:]
+        time.sleep(0.5)
+
+
+def _stop(server: subprocess.Popen[bytes]) -> None:
+    """End a server and all processes in its session."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(server.pid, number)
+            server.wait(20)
+        except (ProcessLookupError, subprocess.TimeoutExpired):
+            continue
+
+
+def log_of(place: Path, dag: str, run: str, task: str) -> str:
+    """Return the log of a task's last try, or of all instances of a mapped task. ``run`` is a pattern."""
+    found = place.glob(f"home/logs/dag_id={dag}/run_id={run}/task_id={task}/**/*.log")
+    files = {file.parent: file for file in sorted(found, key=lambda file: file.stat().st_mtime)}
+    return "\n".join(_readable(line) for file in files.values() for line in file.read_text().splitlines())
+
+
+def _readable(line: str) -> str:
+    found = json.loads(line)
+    causes = [f"{cause['exc_type']}: {cause['exc_value']}" for cause in found.get("error_detail") or ()]
+    return "\n".join([str(found["event"]), *causes])
+
+
+def database(place: Path, question: str, *values: str) -> list[tuple[Any, ...]]:
+    """Rows of Airflow's database."""
+    with sqlite3.connect(place / "home/airflow.db") as opened:
+        return opened.execute(question, values).fetchall()

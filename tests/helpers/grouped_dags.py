@@ -1,0 +1,63 @@
+"""DAGs of the task group: an honest table and its reader, a leaky one, one by date, and one that a person publishes."""
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+from airflow.sdk import DAG, CronDataIntervalTimetable, task
+
+from privacy_assets.airflow import (
+    AirflowDeployment,
+    PrivacyGateOperator,
+    PrivacyPublishOperator,
+    ReleaseSensor,
+    TimePartitions,
+    privacy_gate,
+)
+from privacy_assets.pipeline.spec import TableSpec
+
+PLACE = Path(os.environ["PLACE"])
+GATE = AirflowDeployment(releases=PLACE / "grouped/releases", device="cpu", report_url="https://reports.example/")
+HONEST = TableSpec.load(PLACE / "honest.yaml")
+OWN = "broken_generators:honest"
+DATES = {"dated": datetime(2026, 1, 10, tzinfo=UTC)}  # of the run that airflow_worker.py starts
+
+
+def like_honest(name: str, **more: object) -> TableSpec:
+    return TableSpec(
+        **{"name": name, "data": HONEST.data, "evaluation": HONEST.evaluation, "policy": HONEST.policy, **more}
+    )
+
+
+with DAG("grouped", schedule=None) as grouped:
+    wait = ReleaseSensor(task_id="wait", table="honest", deployment=GATE, deferrable=True)
+
+    @task
+    def read() -> int:
+        import privacy_assets as pa
+
+        return len(pa.read_published(str(GATE.releases), "honest"))
+
+    privacy_gate(PLACE / "honest.yaml", deployment=GATE, retries=0) >> wait >> read()
+
+with DAG("grouped_leak", schedule=None) as grouped_leak:
+    privacy_gate(
+        like_honest("leak", generator="drawing:memorise", run={"airflow_pool": "gpu"}), deployment=GATE, retries=2
+    )
+
+daily = CronDataIntervalTimetable("@daily", timezone="UTC")
+with DAG("dated", schedule=daily, start_date=datetime(2026, 1, 1, tzinfo=UTC), catchup=False) as dated:
+    months = like_honest("dated", data={"source": PLACE / "month_{partition}.parquet", "subject": "pid"}, generator=OWN)
+    privacy_gate(months, deployment=GATE, partitions=TimePartitions("2026-01-01", "month"))
+
+with DAG("looked_at", schedule=None) as looked_at:
+    judge = PrivacyGateOperator(
+        task_id="judge", table=like_honest("seen", generator=OWN), deployment=GATE, publish=False
+    )
+    publish = PrivacyPublishOperator(
+        task_id="publish",
+        table=like_honest("seen", generator=OWN),
+        deployment=GATE,
+        attested_by="judge",
+    )
+    judge >> publish

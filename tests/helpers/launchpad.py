@@ -1,0 +1,262 @@
+"""A deployment, and all input that a launchpad accepts: selections, tags and run configuration."""
+
+import base64
+import hashlib
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pandas as pd
+from dagster._check import CheckError
+from dagster._core.definitions.job_base import InMemoryJob
+from dagster._core.errors import DagsterError
+from dagster._core.execution.api import execute_run
+from hypothesis import strategies as st
+from routes import REGIONS, exporter, gated
+from standins import independent, people, resources, sqlite_instance, step_of
+from stock import KEY, Folder
+
+from privacy_assets import PrivacyIOManager
+from privacy_assets.dagster.resources import Readable, load_value
+from privacy_assets.errors import InputError, PublicationRefused
+from privacy_assets.gate.keys import TrustedKeys
+from privacy_assets.gate.releases import ReleaseStore, check_bytes, read_published
+from privacy_assets.gate.statements import ReleaseTarget
+
+READ = (None, "north", "south", "shop-0", "")
+PLACES = [
+    ReleaseTarget("honest"),
+    ReleaseTarget("regional", "north"),
+    ReleaseTarget("regional", "south"),
+]  # where a release may be stored
+VERDICT = ("privacy_report", "attestation", "published")
+PIPELINE = ("source", "train", "generator", "synthetic", "evaluation_inputs", "dcr", *VERDICT)
+TABLES = ("honest", "leaky", "regional", "fed")
+CANARY, CANARY_NAME = "canary-7d1f0c52e9b84a36", "LAUNCHPAD_CANARY"
+
+
+@dataclass
+class Launchpad:
+    """One deployment on SQLite below ``root``; ``ran`` holds the shapes of executed runs."""
+
+    root: Path
+    instance: dg.DagsterInstance
+    job: dg.JobDefinition
+    ran: set[str] = field(default_factory=set)
+    successes: int = 0
+
+    @classmethod
+    @contextmanager
+    def open(cls, root: Path) -> Iterator["Launchpad"]:
+        people(100).to_parquet(root / "people.parquet")
+        with sqlite_instance(root) as instance:
+            yield cls(root, instance, definitions(Folder(root)).resolve_implicit_global_asset_job_def())
+
+    def launch(self, launch: "Launch") -> str | None:
+        """Execute it unless a run of the same shape was executed; return the id of its run, or None."""
+        keys = {dg.AssetKey(asset.split("/")) for asset in launch.assets}
+        try:
+            run = self.instance.create_run_for_job(
+                self.job.get_subset(asset_selection=keys),
+                run_config=launch.config,
+                tags=launch.tags,
+                asset_selection=keys,
+            )
+        except (DagsterError, ValueError):  # invalid: no run is started
+            return None
+        if launch.shape in self.ran:
+            self.instance.delete_run(run.run_id)
+            return None
+        self.ran.add(launch.shape)
+        with suppress(CheckError):  # some values end the run's process before its first step
+            self.successes += execute_run(InMemoryJob(self.job), run, self.instance).success
+        return run.run_id
+
+    def logged(self, run_id: str) -> str:
+        """All log entries of a run."""
+        return "\n".join(entry.to_json() for entry in self.instance.all_logs(run_id))
+
+    def secrets(self) -> dict[str, list[bytes]]:
+        """Texts that must not appear in any output, in each encoding of their bytes."""
+        pem = (self.root / "private" / "signing.key").read_bytes()
+        lines = [line for line in pem.splitlines() if b"-----" not in line]
+        secret = (self.root / "private" / "secret.key").read_bytes()
+        raw = base64.b64decode(b"".join(lines))[-32:]
+        return {
+            "signing key": [*lines, raw, raw.hex().encode()],
+            "secret": [secret, secret.hex().encode(), base64.b64encode(secret), repr(secret)[2:-1].encode()],
+            "variable": [CANARY.encode()],
+        }
+
+    def databases(self) -> bytes:
+        """All rows of the databases of the instance."""
+        text = []
+        for file in (self.root / "home").rglob("*.db"):
+            with sqlite3.connect(file) as connection:
+                text += list(connection.iterdump())
+        return "\n".join(text).encode()
+
+    def written(self) -> Iterator[tuple[Path, bytes]]:
+        """Every file except those of the private folder."""
+        for file in self.root.rglob("*"):
+            if file.is_file() and (self.root / "private") not in file.parents:
+                yield file, file.read_bytes()
+
+
+def definitions(place: Folder) -> dg.Definitions:
+    """Four gated tables, of which one leaks and one reads a colleague's asset, and colleagues' assets reading them."""
+
+    @dg.asset
+    def raw() -> pd.DataFrame:
+        return people(100)
+
+    tables = [
+        gated(place, "honest", independent),
+        gated(place, "leaky"),
+        gated(place, "regional", independent, regions=True),
+        gated(place, "fed", source=raw),
+    ]
+    readers = [
+        exporter(place, "honest", "published", "reads_honest"),
+        exporter(place, "regional", "published", "reads_region", partitions_def=REGIONS),
+        exporter(place, "regional", "published", "reads_regions"),
+        exporter(place, "leaky", "synthetic", "reads_leaky"),
+    ]
+    bound, root = resources(place.root), place.root
+    storage = PrivacyIOManager(base=str(root / "storage"), releases=str(root / "releases"))
+    return dg.Definitions(
+        assets=[raw, *readers, *(asset for table in tables for asset in table.assets or [])],
+        resources={**(bound.resources or {}), "io_manager": storage},
+        executor=bound.executor,
+    )
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One use of the launchpad."""
+
+    assets: tuple[str, ...]
+    tags: Mapping[str, str]
+    config: Mapping[str, Any]
+
+    @property
+    def shape(self) -> str:
+        """Identifies equivalent launches: the same assets and tags, and configuration in the same sections."""
+        return repr((sorted(self.assets), sorted(self.tags.items()), _places(self.config)))
+
+
+def _places(config: Any) -> Any:
+    if isinstance(config, Mapping):
+        return sorted((key, _places(value)) for key, value in config.items() if value != {})
+    return type(config).__name__
+
+
+COLLEAGUES = ("raw", "reads_honest", "reads_region", "reads_regions", "reads_leaky")
+TEXTS = st.sampled_from(["north", "south", "North", "shop-0", "2024-01-01", "", "_all", "north|south", "../x"])
+TAG_NAMES = (
+    KEY, f"{KEY}/region", "dagster/asset_partition_range_start", "dagster/asset_partition_range_end",
+    "dagster/max_retries", "dagster/is_resume_retry", "privacy_assets/source",
+)  # fmt: skip
+TAGS = st.one_of(
+    st.just({}),
+    TEXTS.map(lambda key: {KEY: key}),
+    st.dictionaries(st.sampled_from(TAG_NAMES), TEXTS, max_size=3),
+)
+ENVIRONMENT = [{"env": CANARY_NAME}, {"env": "PRIVACY_ASSETS_SIGNING_KEY"}]
+VALUES = st.sampled_from([*ENVIRONMENT, "http://127.0.0.1:9/x", "/etc", "releases", "DEBUG", "", 0, True, None, {}, []])
+
+
+def sections(names: tuple[str, ...], fields: tuple[str, ...]) -> st.SearchStrategy[Any]:
+    """A section of the launchpad: configuration of some of ``names``."""
+    config = st.one_of(st.just({}), st.dictionaries(st.sampled_from(fields), VALUES, max_size=2))
+    return st.dictionaries(st.sampled_from(names), st.builds(lambda own: {"config": own}, config), max_size=2)
+
+
+STEPS = tuple(dict.fromkeys(step_of(table, asset) for table in TABLES for asset in PIPELINE))
+LOADED = st.sampled_from([{"value": 1}, {"json": {"path": "people.parquet"}}, {"pickle": {"path": "people.parquet"}}])
+INPUTS = st.dictionaries(st.sampled_from(["generator", "train", "synthetic"]), LOADED, min_size=1, max_size=1)
+OUTPUTS = st.dictionaries(st.sampled_from(["source", "train"]), LOADED, min_size=1, max_size=1)
+GIVEN = st.one_of(
+    VALUES.map(lambda value: {"config": value}),
+    INPUTS.map(lambda value: {"inputs": value}),
+    OUTPUTS.map(lambda value: {"outputs": [value]}),
+)
+OPS = st.dictionaries(st.sampled_from((*STEPS, *COLLEAGUES)), GIVEN, max_size=2)
+RESOURCES = sections(
+    ("io_manager", "privacy_io", "releases", "gpu"),
+    ("base", "base_dir", "releases", "private", "signing_key", "trusted_keys", "secret_variable", "device"),
+)
+EXECUTION = st.one_of(
+    sections(("config",), ("retries", "max_concurrent", "start_method")).map(lambda own: own.get("config", {})),
+    st.sampled_from([{"config": {"in_process": {}}}, {"config": {"retries": {"disabled": {}}}}]),
+)
+LOGGERS = sections(("console",), ("log_level", "name"))
+SECTIONS = {"ops": OPS, "resources": RESOURCES, "execution": EXECUTION, "loggers": LOGGERS}
+CONFIG = st.one_of(st.just({}), st.fixed_dictionaries({}, optional=SECTIONS))
+EVERY = st.sampled_from([*COLLEAGUES, *(f"{table}/{asset}" for table in TABLES for asset in PIPELINE)])
+ASSETS = st.one_of(
+    st.sampled_from(TABLES).map(lambda table: whole(table)),
+    st.sampled_from(TABLES).map(lambda table: (f"{table}/published",)),
+    st.sampled_from(COLLEAGUES).map(lambda name: (name,)),
+    st.lists(EVERY, min_size=1, max_size=4, unique=True).map(tuple),
+)
+
+
+def whole(table: str) -> tuple[str, ...]:
+    """All assets of a table; for ``fed`` including the colleague's."""
+    own = tuple(f"{table}/{asset}" for asset in (*PIPELINE, "holdout", "reference"))
+    return (*own, "raw") if table == "fed" else own
+
+
+LAUNCHES = st.builds(Launch, ASSETS, TAGS, CONFIG)
+
+
+def nothing_uncovered(pad: Launchpad) -> None:
+    """Check that all readable rows are attested: in the release folder, in storage and in colleagues' assets."""
+    store, trusted = ReleaseStore(pad.root / "releases"), TrustedKeys((pad.root / "trusted_keys",))
+    places = list(store.places())
+    assert set(places) <= set(PLACES)
+    covered = set()
+    for place in places:
+        for release in store.history(place):
+            stated = release.opened(place, trusted)
+            check_bytes(release.table, stated.sha256)
+            assert stated.verdict == "pass" and stated.sha256 == hashlib.sha256(release.table.read_bytes()).hexdigest()
+            covered.add(rows_in(release.table))
+        region = place.partition
+        assert region is None or set(read_published(pad.root / "releases", place.table, region)["region"]) == {region}
+    files = [file for file in (pad.root / "releases").rglob("*") if file.suffix == ".parquet"]
+    assert len(files) == sum(len(store.history(place)) for place in places)
+    for file in (pad.root / "public").rglob("*.parquet"):
+        given = pd.read_parquet(file)
+        parts = [given] if file.parent.name != "reads_regions" else [part for _, part in given.groupby("region")]
+        assert all(table_rows(part) in covered for part in parts), file
+    asked = [(table, asset, key) for table in TABLES for asset in ("published", "synthetic") for key in READ]
+    assert {loaded(pad, *one) for one in asked} <= {*covered, ""}
+
+
+def loaded(pad: Launchpad, table: str, asset: str, partition: str | None) -> str:
+    """The rows that storage gives to a reader, or "" if it refuses."""
+    key = dg.AssetKey([table, asset])
+    folder = PrivacyIOManager(base=str(pad.root / "storage")).folder(key, partition)
+    try:
+        return table_rows(load_value(folder, key, partition, pd.DataFrame, Readable(pad.root / "releases")))
+    except (InputError, PublicationRefused):
+        return ""
+
+
+@cache
+def rows_in(released: Path) -> str:
+    """The rows of a release, whose bytes never change."""
+    return table_rows(pd.read_parquet(released))
+
+
+def table_rows(frame: pd.DataFrame) -> str:
+    """Fingerprint of rows in any order."""
+    text = frame[sorted(frame.columns)].astype(str).fillna("").agg("|".join, axis=1)
+    return hashlib.sha256("\n".join(sorted(text)).encode()).hexdigest()

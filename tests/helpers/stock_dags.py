@@ -1,0 +1,197 @@
+"""DAGs of plain tasks, as users write them: a table is generated, checked, and published by copying a file.
+
+The check of each DAG stops the table, and one route around it publishes the table
+(tests/routes/test_routes_airflow.py). No task shows cell values.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from datetime import datetime, timedelta
+from pathlib import Path
+from urllib.parse import quote
+
+from airflow.sdk import DAG, Asset, Connection, PartitionedAtRuntime, Variable, get_current_context, task
+from airflow.sdk.exceptions import AirflowRuntimeError
+
+PLACE = Path(os.environ["PLACE"])
+HALF = 0.5
+ENDED = {"start_date": datetime(2020, 1, 1), "end_date": datetime(2026, 1, 5), "catchup": False}  # only backfills run
+
+
+def lines(*files: Path) -> list[str]:
+    return [line for file in files for line in file.read_text().splitlines()]
+
+
+def table() -> Path:
+    """Path of this DAG's table between two tasks; ``plain_event`` publishes the table of ``plain``."""
+    return PLACE / "made" / f"{get_current_context()['dag'].dag_id.removesuffix('_event')}.csv"
+
+
+def refuse(share: float, at_most: float = HALF) -> None:
+    if share > at_most:
+        raise ValueError(f"{share:.0%} of the rows are copies")
+
+
+def copies(*files: Path) -> float:
+    private, made = set(lines(PLACE / "people.csv")), lines(*files)
+    return sum(line in private for line in made) / len(made)
+
+
+def released() -> Path:
+    """The folder of each run."""
+    context = get_current_context()
+    return PLACE / "public" / context["dag"].dag_id / quote(str(context["run_id"]), safe="")
+
+
+def copy_out() -> None:
+    released().mkdir(parents=True, exist_ok=True)
+    shutil.copy(table(), released() / f"{get_current_context()['ti'].task_id}.csv")
+
+
+@task
+def make() -> None:
+    """Copy the private rows."""
+    shutil.copy(PLACE / "people.csv", table())
+
+
+@task
+def check() -> None:
+    refuse(copies(table()))
+
+
+@task
+def publish() -> None:
+    copy_out()
+
+
+@task
+def score() -> float:
+    return copies(table())
+
+
+@task
+def publish_by_score() -> None:
+    refuse(get_current_context()["ti"].xcom_pull(task_ids="score"))
+    copy_out()
+
+
+@task.branch
+def choose() -> str:
+    return "nothing"
+
+
+@task
+def nothing() -> None: ...
+
+
+with DAG("plain", schedule=None) as plain:
+    made, checked = make(), check()
+    made >> checked >> [publish(), publish.override(task_id="publish_all_done", trigger_rule="all_done")()]
+    checked >> publish.override(task_id="publish_teardown")().as_teardown()
+    made >> score() >> publish_by_score()
+    maybe = check.override(task_id="check_maybe")()
+    made >> choose() >> [nothing(), maybe]
+    maybe >> publish.override(task_id="publish_none_failed", trigger_rule="none_failed")()
+    last = publish.override(task_id="publish_one_success", trigger_rule="none_failed_min_one_success")()
+    [made, maybe] >> last
+
+with DAG("plain_event", schedule=[Asset("plain_score")]):
+
+    @task
+    def publish_by_event() -> None:
+        (events,) = get_current_context()["triggering_asset_events"].values()
+        refuse(events[-1].extra["copies"])
+        copy_out()
+
+    publish_by_event()
+
+with DAG("plain_settings", schedule=None, params={"at_most": HALF}):
+
+    @task
+    def check_param() -> None:
+        refuse(copies(table()), get_current_context()["params"]["at_most"])
+
+    @task
+    def check_conf() -> None:
+        refuse(copies(table()), (get_current_context()["dag_run"].conf or {}).get("limit", HALF))
+
+    @task
+    def check_variable() -> None:
+        refuse(copies(table()), float(Variable.get("at_most", HALF)))
+
+    @task
+    def check_connection() -> None:
+        try:
+            given = Connection.get("limits").extra_dejson
+        except AirflowRuntimeError:
+            given = {}
+        refuse(copies(table()), given.get("at_most", HALF))
+
+    made = make()
+    for checked in (check_param(), check_conf(), check_variable(), check_connection()):
+        made >> checked >> publish.override(task_id=checked.operator.task_id.replace("check", "publish"))()
+
+
+def quota(dag_id: str, schedule: object) -> DAG:
+    """A third of the private rows per run; the check allows less than half of them for each partition."""
+    with DAG(dag_id, schedule=schedule, **ENDED, max_active_runs=1) as dag:
+
+        def partition() -> Path:
+            context = get_current_context()
+            key = str(context.get("partition_key") or context["logical_date"].date())
+            return PLACE / "public" / dag_id / quote(key, safe="")
+
+        @task
+        def piece() -> None:
+            third = len(list((PLACE / "public" / dag_id).rglob("*.csv")))
+            table().write_text("\n".join(lines(PLACE / "people.csv")[third % 3 :: 3]))
+
+        @task
+        def check_all_of_it() -> None:
+            refuse(len(lines(table(), *partition().glob("*.csv"))) / len(lines(PLACE / "people.csv")))
+
+        @task
+        def publish_piece() -> None:
+            partition().mkdir(parents=True, exist_ok=True)
+            shutil.copy(table(), partition() / f"{quote(str(get_current_context()['run_id']), safe='')}.csv")
+
+        piece() >> check_all_of_it() >> publish_piece()
+    return dag
+
+
+plain_keys, plain_daily = quota("plain_keys", PartitionedAtRuntime()), quota("plain_daily", "@daily")
+
+
+def noisy(dag_id: str, retries: int) -> DAG:
+    """The check reads one row, a different one at each try; half of the rows are copies."""
+    with DAG(dag_id, schedule=None, default_args={"retries": retries, "retry_delay": timedelta(0)}) as dag:
+
+        @task
+        def make_half() -> None:
+            private = lines(PLACE / "people.csv")
+            table().write_text("\n".join([*private[::2], *(["made up"] * len(private[::2]))]))
+
+        @task
+        def check_one_row() -> None:
+            drawn = random.Random(get_current_context()["ti"].try_number).choice(lines(table()))
+            refuse(float(drawn != "made up"))
+
+        make_half() >> check_one_row() >> publish()
+    return dag
+
+
+plain_retried, plain_again = noisy("plain_retried", 9), noisy("plain_again", 0)
+
+with DAG("plain_shared", schedule=None):
+
+    @task
+    def make_or_copy() -> None:
+        """Honest rows at first, and private ones once a user has changed the generator."""
+        changed = (PLACE / "made/changed").exists()
+        table().write_text((PLACE / "people.csv").read_text() if changed else "made up\n" * 100)
+        (PLACE / "made/changed").touch()
+
+    make_or_copy() >> check() >> publish()

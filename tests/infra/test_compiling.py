@@ -1,0 +1,90 @@
+"""Compiled code is cached where possible, and runs where it cannot be cached."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MODULE = """from privacy_assets.infra.compiling import compiled
+
+
+@compiled
+def double(x):
+    return 2 * x
+"""
+CODE = "from installed import double; print(double(21), sum(double.stats.cache_hits.values()))"
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="XDG_CACHE_HOME names the user's cache on Linux")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("beside", "users"),
+    [(True, False), pytest.param(False, True, marks=LINUX), pytest.param(False, False, marks=LINUX)],
+)
+def test_it_is_kept_beside_the_module_or_in_the_users_cache(tmp_path, beside, users):
+    package, cache = tmp_path / "site-packages", tmp_path / "cache"
+    package.mkdir()
+    (package / "installed.py").write_text(MODULE)
+    for place, usable in ((package / "__pycache__", beside), (cache, users)):
+        if not usable:  # a file instead of a folder: not writable, not even for root
+            place.write_text("")
+    environment = {**os.environ, "XDG_CACHE_HOME": str(cache), "PYTHONPATH": os.pathsep.join([str(package), *sys.path])}
+    environment.pop("NUMBA_CACHE_DIR", None)
+    for hits in (0, 1) if beside or users else (0,):
+        done = subprocess.run(
+            [sys.executable, "-c", CODE], env=environment, capture_output=True, text=True, timeout=120
+        )
+        assert (done.returncode, done.stdout.split()) == (0, ["42", str(hits)]), done.stderr
+
+
+FIRST_RUN = """
+import collections, json, sys
+import numpy as np, pandas as pd
+from numba.core import event
+import privacy_assets as pa
+from privacy_assets.generators import build_generator
+from privacy_assets.distances.nearest import nearest
+from privacy_assets.metrics.vulnerability import isolation
+from privacy_assets.tables.contract import infer_schema
+from privacy_assets.tables.table import Table
+
+class Compiled(event.Listener):
+    def on_start(self, e):
+        function = e.data["dispatcher"].py_func
+        found[f"{function.__module__}.{function.__qualname__}"] += 1
+    def on_end(self, e):
+        pass
+
+found = collections.Counter()
+event.register("numba:compile", Compiled())
+frame = pd.read_parquet(sys.argv[1])
+frame.loc[::7, "age"] = np.nan
+train, holdout, reference, synthetic = (frame[at : at + 600].reset_index(drop=True) for at in range(0, 2400, 600))
+table = Table.of(train, infer_schema(train), where="train")
+build_generator("synthpop", {}).fit(table, seed=0).sample(50, seed=0)
+pa.evaluate(train, holdout, synthetic, reference=reference, embedder=False)
+embedded = np.random.default_rng(0).normal(size=(900, 12)).astype(np.float32)
+nearest(embedded[:300], embedded[300:])
+isolation(embedded)
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.slow
+def test_a_first_run_compiles_few_functions_and_each_kernel_once(tmp_path):
+    """Compilations are counted because CPU seconds depend on the machine: 276 functions took 39 to 48 seconds."""
+    data = Path(__file__).parents[1] / "data" / "adult.parquet"
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", FIRST_RUN, str(data)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    own = {name: times for name, times in found.items() if name.startswith("privacy_assets.")}
+    assert "privacy_assets.distances._tree_kernels._search" in own
+    assert {name: times for name, times in own.items() if times > 1} == {}
+    assert sum(found.values()) <= 40

@@ -1,0 +1,113 @@
+"""The functions of the steps, called one after the other on one small table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from privacy_assets.errors import OutOfDate, PolicyNotMet, PublicationRefused
+from privacy_assets.gate.deployment import DeploymentSettings
+from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.pipeline import work
+from privacy_assets.pipeline.resolve import ResolvedTable
+from privacy_assets.pipeline.spec import TableSpec
+from privacy_assets.pipeline.work import TableRun
+
+LIMIT = {"statistic": "dcr.member_excess_any", "at_most": 0.1, "bound": "significant", "min_subjects": 5}
+LENIENT = {
+    "name": "lenient",
+    "limits": [LIMIT],
+    "metrics": {"dcr": {"n_bootstraps": 50, "n_permutations": 199}},
+    "embedder": False,
+}
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TableRun:
+    monkeypatch.setenv("PRIVACY_ASSETS_SECRET", "the same split in every run")
+    rng = np.random.default_rng(0)
+    rows = pd.DataFrame(
+        {"person": np.repeat(np.arange(150), 2), "a": rng.normal(size=300), "b": rng.choice(list("xyz"), 300)}
+    )
+    rows.to_parquet(tmp_path / "rows.parquet")
+    spec = TableSpec(
+        name="small", source=tmp_path / "rows.parquet", subject="person", generator={"name": "synthpop"},
+        evaluation={"metrics": ["dcr"], "embedder": False}, policy=LENIENT,
+    )  # fmt: skip
+    settings = DeploymentSettings(releases=tmp_path / "releases", private=tmp_path / "private")
+    return TableRun(ResolvedTable.of(spec), settings.open(), ReleaseTarget("small"))
+
+
+def until_prepared(run: TableRun) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for step in (work.read, work.split, work.fit, work.sample, work.prepare):
+        values |= step(run, "", values).values
+    return values
+
+
+def test_the_steps_make_signed_values_up_to_the_release(run: TableRun) -> None:
+    values = until_prepared(run)
+    assert sum(len(values[role]) for role in run.table.roles) == 300
+    assert all(len(values[role]) % 2 == 0 for role in run.table.roles), "both rows of a person are in one table"
+    assert set(work.checked_splits(run, run.real(values))) == set(run.table.roles)
+
+    scored = work.score(run, "dcr", values)
+    assert [one.limit.key for one in scored.shown.outcomes] == ["dcr.member_excess_any.significant"]
+    snapshot = run.gate.snapshot(values["synthetic"], run.place)
+    signed = run.gate.result(scored.values["dcr"], snapshot)
+    assert set(signed.estimates) == set(scored.shown.result.estimates)
+
+    values |= scored.values
+    attested = work.attest(run, "", values)
+    assert attested.shown.stated.verdict == "pass" and attested.shown.reason == "all 1 limits hold"
+    release = work.publish(run, "", values | attested.values).shown
+    pd.testing.assert_frame_equal(
+        work.published_rows(run, release)[0], work.synthetic_rows(run, values["synthetic"]), check_dtype=False
+    )
+
+
+def test_rows_of_another_split_are_rejected(run: TableRun) -> None:
+    values = until_prepared(run)
+    train, holdout = values["train"], values["holdout"]
+    for changed in (replace(train, seal=holdout.seal), replace(holdout, seal=train.seal)):
+        with pytest.raises(PublicationRefused):
+            work.checked_splits(run, {"train": changed})
+
+
+def test_scores_on_an_earlier_synthetic_table_are_not_attested(run: TableRun) -> None:
+    values = until_prepared(run)
+    values |= work.score(run, "dcr", values).values
+    rows = work.synthetic_rows(run, values["synthetic"]).iloc[1:]
+    _, sealed = run.gate.take_snapshot(rows, run.place, run.keyed_fingerprint(values["train"]))
+    with pytest.raises(OutOfDate) as caught:
+        work.attest(run, "", values | {"synthetic": sealed})
+    assert caught.value.redo == ("prepare",)
+
+
+def test_a_broken_limit_is_the_reason_and_is_not_published(run: TableRun) -> None:
+    values = until_prepared(run)
+    train = work.synthetic_rows(run, values["synthetic"])
+    copy = values["train"].rows.frame()[train.columns]
+    _, sealed = run.gate.take_snapshot(copy, run.place, run.keyed_fingerprint(values["train"]))
+    values["synthetic"] = sealed
+    values |= work.prepare(run, "", values).values
+    values |= work.score(run, "dcr", values).values
+    attested = work.attest(run, "", values)
+    assert attested.shown.stated.verdict == "fail" and "dcr" in attested.shown.reason
+    with pytest.raises(PolicyNotMet):
+        work.publish(run, "", values | attested.values)
+    assert run.gate.store.history(run.place) == []
+
+
+def test_a_source_read_under_other_settings_is_not_split(run: TableRun) -> None:
+    values = work.read(run, "read", {}).values
+    spec = run.table.spec.model_copy(update={"data": run.table.spec.data.model_copy(update={"drop": ("b",)})})
+    changed = replace(run, table=ResolvedTable.of(spec))
+    with pytest.raises(OutOfDate, match="read under other settings") as caught:
+        work.split(changed, "split", values)
+    assert caught.value.redo == ("read",)

@@ -1,0 +1,261 @@
+"""Routes through the gate itself: each publishes only if the verification against it is switched off.
+
+If several verifications prevent a route, each is shown to refuse alone. All tables here hold copies of the private
+rows: ``true`` are the copied rows and a holdout, ``decoy`` are rows of other people, compared with which the copies
+look harmless. The last tests are the honest ways to a release.
+"""
+
+import shutil
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import dagster as dg
+import pandas as pd
+import pytest
+from routes import HOLDS, REGIONS, World, accept, gated, nothing_published, reason, refused, released, with_checks
+from standins import FEW_DRAWS, LENIENT, checks, independent, people, slow
+from stock import copies
+
+from privacy_assets import PrivacyIOManager, evaluate, read_published
+from privacy_assets.gate import gate as gate_module
+from privacy_assets.gate.failures import Failures
+from privacy_assets.gate.gate import Gate
+from privacy_assets.gate.lock import Locks
+from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.policy import Limit, Policy, Verdict
+
+SCORED = ("train", "holdout", "synthetic", "evaluation_inputs", "dcr")
+ATTESTED = (*SCORED, "attestation")
+IDENTICAL, MEMBER = ({**limit, "at_most": most} for limit, most in zip(LENIENT["limits"], (0.3, 1.0), strict=True))
+STRICT = {"policy": {"name": "strict", "limits": [IDENTICAL, MEMBER], **FEW_DRAWS}}
+LOOSE = {"policy": {"name": "loose", "limits": [{**IDENTICAL, "at_most": 1.0}, MEMBER], **FEW_DRAWS}}
+FEWER = {"policy": {"name": "fewer", "limits": [MEMBER], **FEW_DRAWS}}
+BEFORE, OTHER = "these rows failed before", "under another policy"
+LOCKED, LATEST = "differs from the lock of the table", "is not the latest one"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _splits(world: World) -> None:
+    for seed, split in ((0, "true"), (2, "decoy")):
+        people(100, seed).to_parquet(world.root / f"train_{split}.parquet")
+        unseen(seed + 1).to_parquet(world.root / f"holdout_{split}.parquet")
+    world.private.to_parquet(world.root / "copies.parquet")
+
+
+def unseen(seed: int) -> pd.DataFrame:
+    """Rows of other people."""
+    return people(100, seed).assign(pid=lambda frame: "h" + frame["pid"])
+
+
+def external(world: World, table: str, split: str = "true", **more: Any) -> dg.Definitions:
+    """The copies as a user's own table, with one of the splits."""
+    files = {role: world.root / f"{role}_{split}.parquet" for role in ("train", "holdout")}
+    return gated(world, table, **{**STRICT, **files, "synthetic": world.root / "copies.parquet", **more})
+
+
+def of(table: str, assets: tuple[str, ...]) -> list[str]:
+    return [f"{table}/{asset}" for asset in assets]
+
+
+def silent(place: Any, name: str, answer: Any = None) -> Callable[[pytest.MonkeyPatch], None]:
+    return lambda patch: patch.setattr(place, name, lambda *_, **__: answer)
+
+
+def as_stated(patch: pytest.MonkeyPatch) -> None:
+    """Only the signed verdict counts: the private results are not compared with the policy in force."""
+    check = gate_module.check_verdict
+
+    def only_stated(policy_verdict: Verdict, remembered: Any) -> None:
+        if all(outcome.estimate is None for outcome in policy_verdict.outcomes):
+            check(policy_verdict, remembered)
+
+    patch.setattr(gate_module, "check_verdict", only_stated)
+
+
+OFF: Mapping[str, Callable[[pytest.MonkeyPatch], None]] = {
+    **{name: silent(gate_module, f"check_{name}") for name in ("place", "result", "policy", "verdict")},
+    "lock": silent(Locks, "check"),
+    "latest": silent(Gate, "_check_latest"),
+    "memory": silent(Failures, "against", []),
+    "estimates": as_stated,
+}
+
+
+def withstood(
+    world: World,
+    attack: Callable[[], dg.ExecuteInProcessResult],
+    table: str,
+    layers: Mapping[str, str],
+    partition: str | None = None,
+    **where: Any,
+) -> None:
+    """Check that all ``layers`` together and each alone refuse the attack, and that it publishes without them."""
+    refused(attack(), table, next(iter(layers.values())), **where)
+    for layer, why in layers.items() if len(layers) > 1 else ():
+        with pytest.MonkeyPatch.context() as patch:
+            for other in layers.keys() - {layer}:
+                OFF[other](patch)
+            refused(attack(), table, why, **where)
+    nothing_published(world, table, partition)
+    with pytest.MonkeyPatch.context() as patch:
+        for layer in layers:
+            OFF[layer](patch)
+        attack()
+    (release,) = released(world, table, partition)
+    assert copies(world.private, pd.read_parquet(release.table)) >= 0.5
+
+
+def copy_stored(world: World, asset: str, source: ReleaseTarget, target: ReleaseTarget) -> None:
+    """Replace the stored value of one table and partition by another's."""
+    io = PrivacyIOManager(base=str(world.root / "storage"))
+    folders = (io.folder(dg.AssetKey([place.table, asset]), place.partition) for place in (source, target))
+    shutil.copytree(*folders, dirs_exist_ok=True)
+
+
+@pytest.mark.parametrize("partition", [slow(None), "north"])
+def test_route_21_an_attestation_of_another_table_or_partition(world: World, partition: str | None) -> None:
+    """``other`` has the people compared with whom the copies look harmless, and ``target`` the real ones."""
+    other, target = ReleaseTarget("other"), ReleaseTarget("target")
+    if partition:
+        other, target = ReleaseTarget("parts", "south"), ReleaseTarget("parts", partition)
+    for place, split in ((other, "decoy"), (target, "true")):
+        for name in (f"train_{split}", f"holdout_{split}", "copies"):
+            copy = f"{name.partition('_')[0]}_{place.partition or place.table}.parquet"
+            shutil.copy(world.root / f"{name}.parquet", world.root / copy)
+
+    def table(place: ReleaseTarget) -> dg.Definitions:
+        ending = "{partition}" if partition else place.table
+        own = {"partitions_def": REGIONS} if partition else {}
+        return external(world, place.table, ending, synthetic=world.root / f"copies_{ending}.parquet", **own)
+
+    judge, defs = table(other), table(target)
+    assert world.run(judge, *of(other.table, ATTESTED), partition=other.partition).success
+    assert world.run(defs, *of(target.table, ("train", "holdout", "synthetic")), partition=partition).success
+    io = PrivacyIOManager(base=str(world.root / "storage"))
+    stored = [io.folder(dg.AssetKey([place.table, "attestation"]), place.partition) for place in (other, target)]
+    shutil.copytree(*stored, dirs_exist_ok=True)
+    layers = {"place": "belongs to another table or partition", "latest": LATEST}
+    published = f"{target.table}/published"
+    withstood(world, lambda: world.run(defs, published, partition=partition), target.table, layers, partition)
+
+
+@pytest.mark.slow
+def test_route_22_the_holdout_is_replaced_after_the_check(world: World) -> None:
+    """The holdout of the scores was copied into the table as well, so no person appears to be disclosed."""
+    copied, holdout = unseen(5), world.root / "holdout_replaced.parquet"
+    copied.to_parquet(holdout)
+    mixed = pd.concat([world.private, copied.drop(columns="pid")]).sample(frac=1, random_state=0)
+    mixed.to_parquet(world.root / "mixed.parquet")
+    defs = external(world, "replaced", holdout=holdout, synthetic=world.root / "mixed.parquet")
+    assert all(check.passed for check in checks(world.run(defs, *of("replaced", SCORED))).values())
+    unseen(1).to_parquet(holdout)
+    assert world.run(defs, *of("replaced", ("train", "holdout"))).success
+    withstood(
+        world,
+        lambda: world.run(defs, *of("replaced", ("attestation", "published"))),
+        "replaced",
+        {"result": "dcr was computed on another holdout table"},
+        asset="attestation",
+        check="policy_holds",
+    )
+
+
+@pytest.mark.parametrize("failed_before", [False, slow(True)])
+def test_route_23_a_limit_loosened_then_restored(world: World, failed_before: bool) -> None:
+    """Under the strict policy these rows were never evaluated (as in route 21), or they failed before."""
+    table, layers = f"restored_{failed_before}", {"lock": LOCKED, "policy": OTHER, "estimates": HOLDS}
+    strict, loose = external(world, table), external(world, table, **LOOSE)
+    if failed_before:
+        assert not checks(world.run(strict, *of(table, ATTESTED)))["attestation", "policy_holds"].passed
+        layers["memory"] = BEFORE
+        assert LOCKED in reason(world.run(loose, *of(table, ATTESTED)), f"{table}__split")
+        accept(world, table)
+    assert checks(world.run(loose, *of(table, ATTESTED)))["attestation", "policy_holds"].passed
+    withstood(world, lambda: world.run(strict, f"{table}/published"), table, layers)
+
+
+@pytest.mark.slow
+def test_route_24_a_limit_deleted_from_the_definitions(world: World) -> None:
+    real = external(world, "deleted")
+    assert not checks(world.run(real, *of("deleted", SCORED)))["dcr", "dcr_identical_excess_significant"].passed
+    fewer = external(world, "deleted", **FEWER)
+    refused(world.run(fewer, "deleted/attestation"), "deleted", LOCKED, "attestation", check="policy_holds")
+    accept(world, "deleted")
+    without = world.run(fewer, *of("deleted", ("dcr", "attestation")))
+    assert set(checks(without)) == {("dcr", "dcr_member_excess_any_significant"), ("attestation", "policy_holds")}
+    assert checks(without)["attestation", "policy_holds"].passed
+    layers = {"lock": LOCKED, "policy": OTHER, "estimates": HOLDS, "memory": BEFORE}
+    withstood(world, lambda: world.run(real, "deleted/published"), "deleted", layers)
+
+
+def test_route_24_definitions_without_any_checks(world: World) -> None:
+    stripped = with_checks(external(world, "stripped"), specs=False)
+    result = world.run(stripped)
+    assert checks(result) == {}
+    refused(result, "stripped", HOLDS, "attestation", check=None)
+    layers = {"verdict": HOLDS, "memory": BEFORE}
+    withstood(world, lambda: world.run(stripped, "stripped/published"), "stripped", layers, check=None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["seed", *map(slow, ["split", "row_order", "csv"])])
+def test_route_25_retry_until_it_passes(world: World, form: str) -> None:
+    """The same rows, with other settings or in another form.
+
+    A score that was computed but never attested counts, too.
+    """
+    table, file = f"retried_{form}", world.root / f"retried.{'csv' if form == 'csv' else 'parquet'}"
+    first = world.run(external(world, table), *of(table, ATTESTED if form == "split" else SCORED))
+    assert not checks(first)["dcr", "dcr_identical_excess_significant"].passed
+    rows = world.private.sample(frac=1, random_state=1) if form == "row_order" else world.private
+    (rows.to_csv if form == "csv" else rows.to_parquet)(file, index=False)
+    again = external(world, table, "decoy", synthetic=file, seed=7 if form == "seed" else 0)
+
+    def retry() -> dg.ExecuteInProcessResult:
+        found = checks(world.run(again, *of(table, ATTESTED)))
+        assert found["dcr", "dcr_identical_excess_significant"].passed
+        return world.run(again, f"{table}/published")
+
+    withstood(world, retry, table, {"memory": BEFORE})
+
+
+@pytest.mark.slow
+def test_route_26_draw_new_tables_until_one_passes(world: World) -> None:
+    """The copies meet a limit by a fifth of their interval: a first attempt releases them, a second does not."""
+    files = [world.root / f"{name}.parquet" for name in ("train_true", "holdout_true", "copies")]
+    found = evaluate(*files, subject="pid", metrics=["dcr"], policy=STRICT["policy"], embedder=False, device="cpu")
+    estimate = found.results["dcr"].estimate("member_excess")
+    most = estimate.value + 1.2 * (estimate.high - estimate.value)
+    # Values above 1, which the conservative bound of the interval can reach, are possible only for a policy in Python.
+    lucky = {
+        "policy": Policy(
+            (Limit("dcr.member_excess", at_most=most, min_subjects=5),), "lucky", settings=FEW_DRAWS["metrics"]
+        )
+    }
+    assert world.run(external(world, "drawn_once", **lucky)).success
+    (release,) = released(world, "drawn_once")
+    assert copies(world.private, pd.read_parquet(release.table)) == 1
+
+    other = world.root / "another_draw.parquet"
+    world.private.iloc[:50].to_parquet(other)
+    world.run(external(world, "drawn_again", synthetic=other, **lucky), *of("drawn_again", ATTESTED))
+    result = world.run(external(world, "drawn_again", **lucky))
+    assert not checks(result)["dcr", "dcr_member_excess"].passed
+    assert not checks(result)["attestation", "policy_holds"].passed
+    shown = checks(result)["attestation", "policy_holds"].metadata["dcr.member_excess"].value
+    assert "at attempt 2 from the same training rows" in shown
+    refused(world.run(external(world, "drawn_again", **lucky), "drawn_again/published"), "drawn_again", HOLDS)
+    nothing_published(world, "drawn_again")
+
+
+def test_an_honest_table_published_alone_after_a_passing_run_is_the_same_release(world: World) -> None:
+    honest = gated(world, "honest", independent)
+    result = world.run(honest)
+    assert result.success and all(check.passed for check in checks(result).values())
+    (first,) = released(world, "honest")
+    before = read_published(world.root / "releases", "honest")
+    result = world.run(honest, "honest/published")
+    assert result.success and checks(result)["published", "released"].metadata["release"].value == first.id
+    assert released(world, "honest") == [first]
+    pd.testing.assert_frame_equal(read_published(world.root / "releases", "honest"), before)
+    assert copies(world.private, before) < 0.5

@@ -1,0 +1,177 @@
+"""Routes around the memory of the gate, and around the folders and keys it relies on (see test_routes)."""
+
+import datetime as dt
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import pandas as pd
+import pytest
+from routes import World, accept, gated, nothing_published, reason, refused, released
+from standins import failures, independent, slow
+
+from privacy_assets import read_published
+from privacy_assets.cli.main import main
+from privacy_assets.errors import NotTrusted, PublicationRefused
+from privacy_assets.gate import gate as gates
+from privacy_assets.gate import release, release_disk
+from privacy_assets.gate.gate import Gate
+from privacy_assets.gate.keys import rotate_key
+from privacy_assets.gate.statements import ReleaseTarget
+
+AGAIN = "is no longer current"
+
+
+class Behind(dt.datetime):
+    """A clock that is five minutes late."""
+
+    @classmethod
+    def now(cls, tz: dt.tzinfo | None = None) -> dt.datetime:
+        return super().now(tz) - dt.timedelta(minutes=5)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with World.open(tmp_path) as opened:
+        yield opened
+
+
+def gate_of(defs: dg.Definitions) -> Gate:
+    return defs.resources["releases"].gate()
+
+
+def read(world: World, table: str) -> pd.DataFrame:
+    return read_published(world.root / "releases", table)
+
+
+def roll_back(world: World, table: str, name: str) -> None:
+    assert main(["releases", table, "--rollback", name, "--releases", str(world.root / "releases")]) == 0
+
+
+@pytest.mark.slow
+def test_route_43_a_rollback_undone_by_the_same_bytes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new attestation of the bytes that were rolled back, or that a later release replaced."""
+    older, newer = gated(world, "undone", independent), gated(world, "undone", independent, seed=1)
+    assert world.run(older).success
+    assert world.run(newer).success
+    first, second = released(world, "undone")
+    roll_back(world, "undone", first.id)
+    kept = read(world, "undone")
+    for assets in (("attestation", "published"), ("published",)):
+        refused(world.run(newer, *(f"undone/{asset}" for asset in assets)), "undone", f"{second.id}, and {AGAIN}")
+    refused(world.run(newer), "undone", AGAIN)
+    pd.testing.assert_frame_equal(read(world, "undone"), kept)
+    assert world.run(older).success  # the current table may be published again
+    roll_back(world, "undone", second.id)
+    refused(world.run(older), "undone", AGAIN)  # replaced
+    assert world.run(newer).success
+    assert not read(world, "undone").equals(kept)
+
+    roll_back(world, "undone", first.id)
+    with monkeypatch.context() as patch:
+        patch.setattr(gates, "check_not_replaced", lambda *_: None)
+        assert world.run(newer).success
+    assert not read(world, "undone").equals(kept)
+
+
+@pytest.mark.parametrize(
+    "checked_step",
+    [
+        pytest.param(True, id="as it is", marks=pytest.mark.slow),
+        pytest.param(False, id="ordered by the clock alone", marks=pytest.mark.slow),
+    ],
+)
+def test_route_44_the_clock_is_set_back(world: World, monkeypatch: pytest.MonkeyPatch, checked_step: bool) -> None:
+    """By the clock, the replaced attestation is the newer one."""
+    stored, kept = world.root / "storage" / "clock", world.root / "kept"
+    older, newer = gated(world, "clock", independent), gated(world, "clock", independent, seed=1)
+    assert world.run(older).success
+    shutil.copytree(stored, kept)
+    with monkeypatch.context() as patch:
+        patch.setattr(release.dt, "datetime", Behind)
+        if not checked_step:
+            made = release.new_id
+            patch.setattr(release_disk, "new_id", lambda sha256, latest="": made(sha256))
+            patch.setattr(release_disk, "check_forward", lambda *_: None)
+        assert world.run(newer).success
+    current = read(world, "clock")
+    shutil.copytree(kept, stored, dirs_exist_ok=True)
+    if checked_step:
+        assert world.store.current(ReleaseTarget("clock")) == released(world, "clock")[-1]
+        refused(world.run(older, "clock/published"), "clock", "is not the latest one")
+        monkeypatch.setattr(Gate, "_check_latest", lambda *_: None)
+        refused(world.run(older, "clock/published"), "clock", AGAIN)
+        pd.testing.assert_frame_equal(read(world, "clock"), current)
+        return
+    monkeypatch.setattr(gates, "check_not_replaced", lambda *_: None)
+    monkeypatch.setattr(Gate, "_check_latest", lambda *_: None)
+    monkeypatch.setattr(Gate, "_is_current", lambda *_: True)
+    assert world.run(older, "clock/published").success
+    assert not read(world, "clock").equals(current)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("file", "now"),
+    [("secret.key", b""), slow(("secret.key", b"another secret of this length")), slow(("secret.check", b""))],
+)
+def test_route_45_a_lost_or_changed_secret(world: World, file: str, now: bytes) -> None:
+    """With another secret failed rows are not recognized, and the splits change."""
+    defs, secret = gated(world, "secret"), world.root / "private" / file
+    assert not world.run(defs).success  # copies: the verdict is remembered
+    kept = secret.read_bytes()
+    secret.unlink()
+    if now:
+        secret.write_bytes(now)
+        secret.chmod(0o600)
+    result = world.run(defs)
+    said = reason(result, next(iter(failures(result))))
+    assert "restore it" in said and "secret" in said
+    assert secret.exists() is bool(now)  # no new one is created
+    nothing_published(world, "secret")
+    secret.write_bytes(kept)
+    secret.chmod(0o600)
+    refused(world.run(defs, "secret/published"), "secret", "policy does not hold")
+
+
+@pytest.mark.parametrize("what", [*map(slow, ["release", "table", "releases"])])
+def test_route_46_a_symlinked_release_folder(world: World, what: str) -> None:
+    """A process that follows the link publishes, cleans up and reads in another place."""
+    defs = gated(world, "linked", independent)
+    assert world.run(defs).success
+    (first,) = released(world, "linked")
+    place = world.root / "releases" / "linked" / "_all"
+    moved = {"release": first.folder, "table": place.parent, "releases": place / "releases"}[what]
+    elsewhere = world.root / "elsewhere"
+    moved.rename(elsewhere)
+    moved.symlink_to(elsewhere)
+    before = sorted(str(path) for path in elsewhere.rglob("*"))
+    with pytest.raises(PublicationRefused, match=f"{moved.name} is a link"):
+        read(world, "linked")
+    result = world.run(gated(world, "linked", independent, seed=1))
+    assert result.success is (what == "release")  # a new release is a new folder
+    assert sorted(str(path) for path in elsewhere.rglob("*")) == before
+    assert main(["releases", "--releases", str(world.root / "releases")]) == 0
+    assert main(["releases", "linked", "--rollback", first.id, "--releases", str(world.root / "releases")]) == 2
+
+
+@pytest.mark.slow
+def test_route_47_a_revoked_key(world: World) -> None:
+    """The process that signed and verified with the key continues."""
+    defs = gated(world, "revoked", independent)
+    assert world.run(defs).success
+    gate, (first,) = gate_of(defs), released(world, "revoked")
+    assert first.opened(ReleaseTarget("revoked"), gate.key.trusted)
+    keys = world.root / "trusted_keys"
+    (revoked,) = keys.glob("*.pem")
+    rotate_key(world.root / "private" / "signing.key", keys)
+    assert first.opened(ReleaseTarget("revoked"), gate.key.trusted).keyid != gate.key.signer.public_key.keyid
+    os.unlink(revoked)
+    with pytest.raises(NotTrusted):
+        first.opened(ReleaseTarget("revoked"), gate.key.trusted)
+    refused(world.run(defs, "revoked/published"), "revoked", "not trusted")
+    assert "differs from the lock" in reason(world.run(defs), "revoked__split")  # it was signed by that key
+    accept(world, "revoked", "--reason", "a stranger had the key")
+    assert world.run(defs).success  # all steps again, with the new key
