@@ -48,7 +48,25 @@ def roll_back(gate: Gate, root: Path) -> None:
 
 
 def rotate(gate: Gate, root: Path) -> None:
-    rotate_key(root / "private" / "signing.key", root / "made" / "trusted_keys")
+    keys = root / "made" / "trusted_keys"
+    with suppress(OSError):
+        tidy(keys)
+    rotate_key(root / "private" / "signing.key", keys)
+
+
+def tidy(folder: Path, most: int = 30) -> None:
+    """Keep ``folder`` small and replaceable: the gate makes a new folder if the old one is replaced at that moment."""
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        names = os.listdir(opened)
+        if len(names) > most:
+            for name in names[: most // 2]:
+                os.unlink(name, dir_fd=opened)
+        if os.getuid() == 0:
+            os.fchown(opened, -1, NOBODY)
+        os.fchmod(opened, 0o775)
+    finally:
+        os.close(opened)
 
 
 def create_folders(gate: Gate, root: Path) -> None:
