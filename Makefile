@@ -7,6 +7,8 @@ AIRFLOW_PORT ?= 8080
 ARGS ?=
 
 export DAGSTER_HOME := $(CURDIR)/.dagster_home
+# Tests start many processes: without bytecode on disk, each of them would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
 
 UV := $(shell command -v uv 2>/dev/null)
 # uv selects the torch build for this machine, which is much smaller without a GPU. `UV_TORCH_BACKEND=` disables this.

@@ -36,8 +36,16 @@ PAGES = [
     *(ROOT / name for name in ("README.md", "SECURITY.md", "CONTRIBUTING.md")),
     *(page for name in ("docs", "examples") for page in sorted((ROOT / name).rglob("*.md"))),
 ]
-CODE = [path for pattern in ("*.py", "*.yaml", "*.yml", "Makefile", "Dockerfile") for path in ROOT.rglob(pattern)
-        if not any(part.startswith(".") for part in path.relative_to(ROOT).parts)]  # fmt: skip
+FOLDERS = [path for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith(".")]  # .venv is large
+CODE = [
+    *(path for pattern in ("*.py", "*.yaml", "Makefile") for path in ROOT.glob(pattern)),
+    *(
+        path
+        for folder in FOLDERS
+        for pattern in ("*.py", "*.yaml", "*.yml", "Dockerfile")
+        for path in folder.rglob(pattern)
+    ),
+]
 
 
 # Names of other programs that no code here uses, a file that readers write, and the metric that CONTRIBUTING.md adds.
