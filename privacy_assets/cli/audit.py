@@ -65,7 +65,7 @@ def add_audit(commands: Commands) -> None:
     command.option("--ids", "attack these rows of the file (the first is 0)", metavar="A,B")
     person = "subject column; all other rows of an attacked subject are excluded from its tables"
     command.option("--subject", person)
-    command.common("--kind", "--drop")
+    command.common("--kind", "--missing", "--timezone", "--drop")
     command.option("--seed", "the same seed gives the same audit (default 0)")
     command.common("--ray")
     folder = "folder for checkpoints, from which an interrupted audit resumes; contains private counts (mode 0600)"

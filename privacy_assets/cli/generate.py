@@ -58,7 +58,7 @@ def _add_training(command: Command) -> None:
     command.option("--generator", own)
     command.common("--set")
     command.option("--subject", "column that identifies subjects; left out of training and of the synthetic table")
-    command.common("--kind", "--drop", "--new-values", "--allowed-values")
+    command.common("--kind", "--missing", "--timezone", "--drop", "--new-values", "--allowed-values")
     device = "for generators that train on torch: auto, cpu, cuda, cuda:N or mps (default auto)"
     command.option("--device", device, default=None, metavar="NAME")
     kept = "folder for checkpoints, from which interrupted training resumes; as private as the table"
@@ -147,7 +147,9 @@ def _warn(fitted: FittedGenerator, options: argparse.Namespace) -> None:
     judge = ["privacy-assets", "evaluate", "--train", options.data or "TRAIN", "--holdout", "HOLDOUT"]
     judge += ["--synthetic", options.out, *(["--subject", options.subject] if options.subject else [])]
     for option in COLUMNS:
-        judge += [word for given in getattr(options, option) for word in (f"--{option.replace('_', '-')}", given)]
+        given = getattr(options, option)
+        listed = given if isinstance(given, list) else [given] if given else []
+        judge += [word for value in listed for word in (f"--{option.replace('_', '-')}", value)]
     lines = [
         f"privacy budget: {fitted.privacy}",
         f"NOT EVALUATED: {options.out} can repeat private rows, and no attack was run on it. Before you share it, run",

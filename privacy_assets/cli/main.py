@@ -130,7 +130,7 @@ def _add_evaluate(commands: Commands) -> None:
     earlier = "an earlier release about the same people; once for each"
     command.option("--earlier-release", earlier, dest="earlier_releases", metavar="FILE", action="append", default=[])
     command.option("--subject", "column that identifies subjects (real tables); default: each row is one person")
-    command.common("--kind", "--drop", "--new-values", "--allowed-values")
+    command.common("--kind", "--missing", "--timezone", "--drop", "--new-values", "--allowed-values")
     command.option("--metrics", "metrics to run, comma-separated; default: those of the policy", metavar="A,B")
     made_by = "generator of the synthetic table, for metrics that attack it: a name, or MODULE:FUNCTION"
     command.option("--generator", made_by)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from privacy_assets.errors import ConfigError, FolderError, safe_repr
 from privacy_assets.infra.objects import PRIVATE_VARIABLE, RELEASES_VARIABLE
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from privacy_assets.gate.deployment import DeploymentSettings
-    from privacy_assets.tables.roles import Declared
-    from privacy_assets.tables.schema import Kind
+    from privacy_assets.tables.declared import Declared
     from privacy_assets.tables.table import Table
 
 
@@ -63,6 +62,10 @@ _COMMON: dict[str, dict[str, Any]] = {
         "columns to leave out, for example identifiers; put a name that contains a comma in double quotes: "
         "--drop 'id,\"Name, first\"'",
     ),
+    "--missing": repeatable(
+        "COLUMN=A,B", "values of a column that mean a missing value, besides empty cells; once for each column"
+    ),
+    "--timezone": {"metavar": "ZONE", "help": "zone of times without a time zone, for example Europe/Berlin"},
     "--new-values": repeatable(
         "COLUMN=REASON",
         "column in which new values are allowed, and the reason, which is recorded; once for each column",
@@ -82,7 +85,7 @@ _COMMON: dict[str, dict[str, Any]] = {
     "--releases": {"metavar": "DIR", "help": "the release folder, or its URL (s3://bucket/releases)"},
     "--private": {"metavar": "DIR", "help": "the gate's private folder, or its URL"},
 }
-COLUMNS = ("kind", "drop", "new_values", "allowed_values")  # options that declare columns
+COLUMNS = ("kind", "missing", "timezone", "drop", "new_values", "allowed_values")  # options that declare columns
 
 
 class Command(argparse.ArgumentParser):
@@ -169,14 +172,16 @@ def _guarded(run: Callable[[argparse.Namespace], int], options: argparse.Namespa
 _EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
 
 
-def kinds(pairs: Sequence[str]) -> dict[str, Kind] | None:
-    """Parse COLUMN=KIND, one or several per string. The column may contain an equals sign."""
-    found: dict[str, Kind] = {}
+def kinds(pairs: Sequence[str]) -> dict[str, Any] | None:
+    """Parse COLUMN=KIND or COLUMN=KIND:FORMAT, one or several per string. The column may contain an equals sign."""
+    found: dict[str, Any] = {}
     for pair in parts("kind", pairs):
-        column, sign, kind = pair.rpartition("=")
+        column, sign, text = pair.rpartition("=")
+        kind, colon, form = text.partition(":")
         if not sign or not column:
-            raise ConfigError(f"--kind {pair}: expected COLUMN=KIND.")
-        found[as_named(column)] = cast("Kind", kind)  # validated when the table is read
+            raise ConfigError(f"--kind {pair}: expected COLUMN=KIND or COLUMN=KIND:FORMAT.")
+        value = form if kind == "datetime" else {"decimal": form}
+        found[as_named(column)] = {kind: value} if colon else kind  # validated when the table is read
     return found or None
 
 
@@ -200,12 +205,15 @@ def read_data(options: argparse.Namespace) -> tuple[Table, np.ndarray | None]:
 
 def declared_columns(options: argparse.Namespace) -> Declared:
     """Return the column declarations given as options, except column kinds."""
-    from privacy_assets.tables.roles import Declared
+    from privacy_assets.tables.declared import Declared
 
     reasons = _pairs("new-values", getattr(options, "new_values", []), "COLUMN=REASON")
     listed = _pairs("allowed-values", getattr(options, "allowed_values", []), "COLUMN=A,B")
     values = {name: [value.strip() for value in parts("allowed-values", [text])] for name, text in listed.items()}
-    return Declared.of(parts("drop", options.drop), reasons, values, subject=options.subject)
+    marked = _pairs("missing", getattr(options, "missing", []), "COLUMN=A,B")
+    missing = {name: parts("missing", [text]) for name, text in marked.items()}
+    return Declared.of(parts("drop", options.drop), reasons, values, missing=missing,
+                       timezone=getattr(options, "timezone", None), subject=options.subject)  # fmt: skip
 
 
 def _pairs(option: str, given: Sequence[str], form: str) -> dict[str, str]:

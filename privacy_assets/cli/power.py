@@ -34,7 +34,7 @@ def add_power(commands: Commands) -> None:
     table = "table like the one to publish: a Parquet or CSV file, a folder or a glob (default: the demo table)"
     command.option("--rows", table, dest="data", metavar="FILE")
     command.option("--subject", "column that identifies people; default: each row is one person")
-    command.common("--kind", "--drop")
+    command.common("--kind", "--missing", "--timezone", "--drop")
     command.option(
         "--policy", "policy file, or name of a built-in policy (default: the default limits)", metavar="YAML"
     )

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from privacy_assets.gate.verification import Verification
     from privacy_assets.policy import LimitOutcome
 
-_DECLARED = ("seed", "subject", "dropped", "kinds", "new_values", "allowed_values", "table_settings")
+_DECLARED = ("seed", "subject", "dropped", "kinds", "missing", "timezone", "new_values", "allowed_values",
+             "table_settings")  # fmt: skip
 _PATH = 4096  # characters of a path, which is not truncated
 
 
@@ -149,6 +150,8 @@ def _declared(found: Verification) -> list[tuple[str, str]]:
         ("subject", NOTHING if told["subject"] is None else clean(told["subject"])),
         ("left out", ", ".join(clean(column, 40) for column in told["dropped"]) or NOTHING),
         ("kinds", ", ".join(kinds) or NOTHING),
+        *((f"missing in {clean(column, 40)}", clean(values, 2000)) for column, values in told["missing"].items()),
+        *([("time zone", clean(told["timezone"], 40))] if told["timezone"] else []),
         *(
             (f"table settings {clean(setting, 80)}", clean(value, 2000))
             for setting, value in told["table_settings"].items()
@@ -179,6 +182,8 @@ def _warnings(found: Verification) -> list[str]:
     if told["kinds"]:
         columns = ", ".join(clean(column, 40) for column in told["kinds"])
         warnings.append(f"the kind of {columns} was declared. It overrides the kind of the values.")
+    for column in told["missing"]:
+        warnings.append(f"values of {clean(column, 40)} were declared missing. Copies of them are not counted.")
     for column in told["new_values"]:
         warnings.append(f"column {clean(column, 40)} may have new values, which are not limited to a list.")
     for column, one in told["allowed_values"].items():

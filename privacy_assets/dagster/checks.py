@@ -25,11 +25,12 @@ from privacy_assets.evaluation.evaluate import (
 )
 from privacy_assets.infra.progress import Lines
 from privacy_assets.pipeline.resolve import PolicyLike, resolve_columns, resolve_metrics
+from privacy_assets.pipeline.spec import Data
 from privacy_assets.pipeline.work import synthetic_rows
 from privacy_assets.policy import Limit
 from privacy_assets.tables.private_table import PrivateTable
 from privacy_assets.tables.roles import allowed_values, bounds, natural_role
-from privacy_assets.tables.schema import Kind, TableSchema
+from privacy_assets.tables.schema import TableSchema
 from privacy_assets.tables.table import Table
 
 _TYPES = {
@@ -262,7 +263,9 @@ def build_privacy_checks(
     metrics: MetricsLike | None = None,
     policy: PolicyLike | None = None,
     subject: str | None = None,
-    kinds: Mapping[str, Kind] | None = None,
+    kinds: Mapping[str, Any] | None = None,
+    missing: Mapping[str, Sequence[Any]] | None = None,
+    timezone: str | None = None,
     drop: Sequence[str] | None = None,
     new_values: Mapping[str, str] | None = None,
     allowed_values: Mapping[str, Sequence[Any]] | None = None,
@@ -288,7 +291,9 @@ def build_privacy_checks(
         policy: A Policy, a mapping, a YAML file, or the name of a built-in one (``small``). None: the default limits of
             the metrics.
         subject: Column that identifies people. None: each row is a person.
-        kinds: Kinds of columns that override the inferred ones.
+        kinds: Kinds of columns that override the inferred ones, as in :func:`~privacy_assets.evaluate`.
+        missing: Values that mean a missing value, by column, in addition to empty cells.
+        timezone: Zone of times without a time zone. None: they have none.
         drop: Columns to ignore.
         new_values: Columns in which new values are allowed, with a reason each.
         allowed_values: Values allowed in a column in addition to the real ones.
@@ -314,7 +319,10 @@ def build_privacy_checks(
     embeds = tuned is not False
     on_device = embeds or any(metric.uses_device for metric in chosen.values())
     tags = resolve_tags(gpu_tags, "privacy checks")
-    declared = resolve_columns(drop, new_values, allowed_values, subject, "privacy checks")
+    stated = {"kinds": kinds, "missing": missing, "new_values": new_values, "allowed_values": allowed_values}
+    data: dict[str, Any] = {name: one or {} for name, one in stated.items()}
+    data.update(subject=subject, timezone=timezone, drop=tuple(drop or ()))
+    declared = resolve_columns(Data(**data), "privacy checks")
     arguments = {
         "name": "__".join([*keys["synthetic"].path, "privacy_checks"]),
         "specs": [_spec(limit, keys, blocking, partitions_def) for limit in in_force.limits],

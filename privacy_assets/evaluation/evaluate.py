@@ -41,11 +41,12 @@ from privacy_assets.tables.contract import (
     take_subjects,
 )
 from privacy_assets.tables.conversion import column_of
+from privacy_assets.tables.declared import NOTHING, Declared
 from privacy_assets.tables.given import PATHS, load
 from privacy_assets.tables.names import as_named
 from privacy_assets.tables.private_table import PrivateTable
-from privacy_assets.tables.roles import NOTHING, Declared, check_identifiers, may_tell_people_apart, with_roles
-from privacy_assets.tables.schema import Frame, Kind, TableSchema, check_frame
+from privacy_assets.tables.roles import check_identifiers, may_tell_people_apart, with_roles
+from privacy_assets.tables.schema import Frame, TableSchema, check_frame
 from privacy_assets.tables.table import Table, joint
 
 if TYPE_CHECKING:
@@ -67,7 +68,9 @@ def evaluate(
     reference: TableLike | None = None,
     earlier_releases: Sequence[TableLike] = (),
     subject: str | None = None,
-    kinds: Mapping[str, Kind] | None = None,
+    kinds: Mapping[str, Any] | None = None,
+    missing: Mapping[str, Sequence[Any]] | None = None,
+    timezone: str | None = None,
     drop: Sequence[str] | None = None,
     new_values: Mapping[str, str] | None = None,
     allowed_values: Mapping[str, Sequence[Any]] | None = None,
@@ -92,7 +95,10 @@ def evaluate(
         reference: Further rows that it was not fitted to. None: none.
         earlier_releases: Tables of the same people that were released before.
         subject: Column that identifies people. None: each row is a person.
-        kinds: Kinds of columns that override the inferred ones.
+        kinds: Kinds of columns that override the inferred ones: numeric, integer, categorical, boolean or datetime. A
+            format can be given as ``{"datetime": "%d.%m.%Y"}`` or ``{"numeric": {"decimal": ","}}``.
+        missing: Values that mean a missing value, by column, in addition to empty cells.
+        timezone: Zone of times without a time zone, such as "Europe/Berlin". None: they have none.
         drop: Columns to ignore. The report lists those that ``synthetic`` contains. The subject column is dropped
             from ``synthetic`` only.
         new_values: Columns in which new values are allowed, with a reason each.
@@ -122,7 +128,7 @@ def evaluate(
         raise ConfigError("embedder must be true or false, and progress a function that takes a string.")
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise ConfigError("seed must be an integer of at least 0.")
-    declared = Declared.of(drop, new_values, allowed_values, subject=subject)
+    declared = Declared.of(drop, new_values, allowed_values, missing=missing, timezone=timezone, subject=subject)
     made_by = None if generator is None else as_generator(generator)
     external = {"train", "holdout", "synthetic"} | ({"reference"} if reference is not None else set())
     chosen, in_force = choose_metrics(metrics, policy, made_by, external, embedder)
@@ -205,7 +211,7 @@ def read_inputs(
     reference: TableLike | None = None,
     *,
     subject: str | None = None,
-    kinds: Mapping[str, Kind] | None = None,
+    kinds: Mapping[str, Any] | None = None,
     declared: Declared = NOTHING,
     schema: TableSchema | None = None,
     earlier_releases: Sequence[TableLike] = (),
@@ -258,9 +264,10 @@ def read_inputs(
     subjects = take_subjects(frames, names, subject)
     asked = schema is None
     if schema is None:
-        schema = joint_schema(frames, names, kinds)
+        schema, read = joint_schema(frames, names, kinds, declared)
+        notes = (*notes, *read)
     tables = {
-        role: Table.of(frames.pop(role), schema, where=names[role], synthetic=role == "synthetic")
+        role: Table.of(frames.pop(role), schema, where=names[role], synthetic=role == "synthetic", external=True)
         for role in list(frames)
     }
     if asked:
@@ -366,7 +373,7 @@ def stacked_releases(earlier_releases: Sequence[TableLike], schema: TableSchema)
         frame = load(table, where)
         for column in schema.columns:
             try:
-                found[column.name] = column_of(frame[column.name], column, where)
+                found[column.name] = column_of(frame[column.name], column, where, external=True)
             except (KeyError, InputError):  # absent from this release, or of another kind
                 continue
         parts.append(found)

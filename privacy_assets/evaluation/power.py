@@ -35,9 +35,9 @@ from privacy_assets.report.text import aligned
 from privacy_assets.report.words import LABELS, clean, limit_symbol, number
 from privacy_assets.stats.estimates import Estimate, to_jsonable
 from privacy_assets.tables.column import row_ids
+from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.given import PATHS, given_frame
 from privacy_assets.tables.private_table import PrivateTable, canonical_source
-from privacy_assets.tables.roles import Declared
 from privacy_assets.tables.schema import Kind
 from privacy_assets.tables.splitting import DEFAULT_SHARES
 

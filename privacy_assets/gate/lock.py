@@ -38,6 +38,9 @@ PROPOSED, _LOG = ".proposed.json", "log of verdicts"
 _TRIES = 1000  # maximum number of attempts if other processes take the next number
 
 
+_DECLARED = ("subject", "kinds", "missing", "timezone", "new_values", "allowed_values", "shared_subjects")
+
+
 def entries_of(policy: Policy, setup: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries of a lock: the settings that determine the verdicts of a table, without private values.
 
@@ -55,7 +58,7 @@ def entries_of(policy: Policy, setup: Mapping[str, Any]) -> dict[str, Any]:
         "split": dict(split or {}),
         "external": not split,
         "table settings": table_settings(setup.get("metrics", {})),
-        **{name: setup.get(name) for name in ("subject", "kinds", "new_values", "allowed_values", "shared_subjects")},
+        **{name: setup.get(name) for name in _DECLARED},
     }
     return {name: value for name, value in found.items() if value}
 

@@ -126,7 +126,9 @@ def declared_of(stated: Attestation) -> dict[str, Any]:
         columns = {name: dict(setup.get(name, {})) for name in ("kinds", "new_values", "allowed_values")}
         columns["allowed_values"] = {name: dict(one) for name, one in columns["allowed_values"].items()}
         own = {"dropped": list(setup.get("drop", ())), "table_settings": table_settings(setup.get("metrics", {}))}
-        return {"seed": setup["seed"], "subject": setup.get("subject"), **own, **columns}
+        own["missing"] = {name: list(values) for name, values in setup.get("missing", {}).items()}
+        zone = setup.get("timezone")
+        return {"seed": setup["seed"], "subject": setup.get("subject"), "timezone": zone, **own, **columns}
     except (KeyError, TypeError, ValueError, AttributeError):
         raise stated.unreadable() from None
 

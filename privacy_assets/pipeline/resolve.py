@@ -12,11 +12,12 @@ from privacy_assets.evaluation.evaluate import MetricsLike, choose_metrics, want
 from privacy_assets.infra.objects import ObjectPath, location, path_text
 from privacy_assets.metrics.base import Metric
 from privacy_assets.metrics.registry import METRICS, metrics_reading
-from privacy_assets.pipeline.spec import GeneratorGroup, Split, TableSpec
+from privacy_assets.pipeline.spec import Data, GeneratorGroup, Split, TableSpec
 from privacy_assets.policy import Policy
-from privacy_assets.tables.contract import REAL_ROLES
+from privacy_assets.tables.contract import REAL_ROLES, check_reading
+from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.files import SUFFIXES
-from privacy_assets.tables.roles import Declared
+from privacy_assets.tables.schema import yaml_text
 from privacy_assets.tables.splitting import DEFAULT_SHARES, check_shares
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ class ResolvedTable:
             spec=spec,
             partitioned=partitioned,
             row_sources=row_sources,
-            declared=resolve_columns(data.drop, data.new_values, data.allowed_values, data.subject, f"{where}, data"),
+            declared=resolve_columns(data, f"{where}, data"),
             generator=built,
             generator_label=label,
             filters=resolve_filters(spec.generator.filter, external, f"{where}, generator"),
@@ -169,7 +170,7 @@ class ResolvedTable:
         data = self.spec.data
         return {
             "subject": data.subject,
-            "kinds": dict(data.kinds),
+            "kinds": {name: kind if isinstance(kind, str) else yaml_text(kind) for name, kind in data.kinds.items()},
             "split": None if self.external else dict(self.shares),
             **self.declared.stated(keyed_fingerprint),
         }
@@ -280,10 +281,14 @@ def resolve_filters(given: Any, external: bool, where: str) -> tuple[Filter, ...
     return found
 
 
-def resolve_columns(drop: Any, new_values: Any, allowed_values: Any, subject: str | None, where: str) -> Declared:
-    """Return the column declarations, except kinds."""
+def resolve_columns(data: Data, where: str) -> Declared:
+    """Return the column declarations, except kinds, which are only checked."""
     try:
-        return Declared.of(drop, new_values, allowed_values, subject=subject)
+        check_reading(data.subject, data.kinds)
+        return Declared.of(
+            data.drop, data.new_values, data.allowed_values, missing=data.missing, timezone=data.timezone,
+            subject=data.subject,
+        )  # fmt: skip
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
 

@@ -123,7 +123,7 @@ def user_synthetic(
     row_source = resolved.row_sources["synthetic"]
     rows = resolved.declared.without_dropped(read_source(row_source, given, partition))
     check_not_published(rows.columns, resolved.spec.data.subject, "synthetic")
-    table = Table.of(rows, schema, where="synthetic", synthetic=True)
+    table = Table.of(rows, schema, where="synthetic", synthetic=True, external=True)
     check_identifiers(table, resolved.declared.drop, where="synthetic")
     column = None if PARTITION_MARK in row_source.path else resolved.spec.data.partition_column
     chosen = select_partition(table.frame(), column, partition, window, where="synthetic")

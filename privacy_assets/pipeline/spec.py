@@ -13,7 +13,6 @@ from privacy_assets.generators.registry import DEFAULT_GENERATOR
 from privacy_assets.infra.objects import check_no_credentials, location, path_text
 from privacy_assets.infra.settings import Dict, Tuple, problem, read_yaml
 from privacy_assets.tables.names import LONGEST, as_named
-from privacy_assets.tables.schema import Kind
 
 Named = BeforeValidator(as_named)  # column names, normalized like those in files
 WorkerKind = Literal["local", "ray"]
@@ -53,8 +52,21 @@ class Data(Group):
         title="the name of a column, or null",
         description="column that identifies people; default: each row is a person",
     )
-    kinds: Annotated[dict[str, Kind], Dict, Named] = Field(
-        default_factory=dict, title="a kind for each column", description="column kinds that override the inferred ones"
+    kinds: Annotated[dict[str, Any], Dict, Named] = Field(
+        default_factory=dict,
+        title="a kind for each column",
+        description="column kinds that override the inferred ones: numeric, integer, categorical, boolean, datetime,"
+        " {datetime: '%d.%m.%Y'} or {numeric: {decimal: ','}}",
+    )
+    missing: Annotated[dict[str, Any], Dict, Named] = Field(
+        default_factory=dict,
+        title="a list of values for each column",
+        description="values that mean a missing value, in addition to empty cells",
+    )
+    timezone: str | None = Field(
+        default=None,
+        title="the name of a time zone, or null",
+        description="zone of times without a time zone, for example Europe/Berlin; default: they have none",
     )
     drop: Annotated[tuple[str, ...], Tuple, Named] = Field(
         default=(),

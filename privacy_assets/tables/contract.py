@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
-from collections.abc import Mapping
-from typing import Any, get_args
+import re
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast, get_args
 
 import numpy as np
 import pandas as pd
+from pandas.api.types import is_datetime64_any_dtype, is_object_dtype
 
 from privacy_assets.errors import ConfigError, InputError, did_you_mean, near_name, safe_repr
 from privacy_assets.tables.column import Column, stacked
-from privacy_assets.tables.conversion import column_of, precision_of
+from privacy_assets.tables.conversion import column_of, has_zone, precision_of, unread, without_markers
+from privacy_assets.tables.declared import NOTHING, Declared
 from privacy_assets.tables.schema import (
     ColumnSchema,
     Frame,
@@ -22,8 +26,9 @@ from privacy_assets.tables.schema import (
     check_not_published,
     check_same_columns,
     check_subject,
+    yaml_text,
 )
-from privacy_assets.tables.stored import StackedTable
+from privacy_assets.tables.text import MARKERS, TextForm, infer_text, is_text, texts_of
 
 REAL_ROLES = ("train", "holdout", "reference")
 REAL = "train, holdout and reference"
@@ -36,9 +41,40 @@ def check_reading(subject: object, kinds: object) -> None:
     if not isinstance(kinds, Mapping | None):
         raise ConfigError(f"kinds must be a mapping of columns to kinds, not {type(kinds).__name__}.")
     for column, kind in (kinds or {}).items():
-        if not isinstance(column, str) or not isinstance(kind, str) or kind not in get_args(Kind):
-            hint = did_you_mean(kind, get_args(Kind))
-            raise ConfigError(f"unknown kind {safe_repr(kind)} of column {safe_repr(column)}.{hint}")
+        if not isinstance(column, str):
+            raise ConfigError(f"kinds: {safe_repr(column)} is not the name of a column.")
+        kind_and_format(kind, column)
+
+
+def kind_and_format(declared: object, column: str) -> tuple[Kind, str | None]:
+    """Return the kind and format of a declaration: a kind, ``{datetime: format}`` or ``{numeric: {decimal: ","}}``.
+
+    Args:
+        declared: Declaration.
+        column: Column, for messages.
+
+    Returns:
+        Kind, and format as in :class:`.text.TextForm`. A format of None is recognized from the cells.
+
+    Raises:
+        ConfigError: If the declaration is neither.
+    """
+    name, form = declared, None
+    if isinstance(declared, Mapping) and len(declared) == 1:
+        ((name, form),) = declared.items()
+        if name in ("numeric", "integer") and isinstance(form, Mapping) and set(form) == {"decimal"}:
+            form = form["decimal"] if form["decimal"] in (",", ".") else None
+        elif name != "datetime" or not isinstance(form, str) or "%" not in form:
+            form = None
+        if form is None:
+            raise ConfigError(
+                f"kinds: the format of column {safe_repr(column)} is unknown. Fix: {{datetime: '%d.%m.%Y'}} or"
+                " {numeric: {decimal: ','}}."
+            )
+    if not isinstance(name, str) or name not in get_args(Kind):
+        hint = did_you_mean(name, get_args(Kind))
+        raise ConfigError(f"unknown kind {safe_repr(name)} of column {safe_repr(column)}.{hint}")
+    return cast("Kind", name), form
 
 
 def take_subjects(frames: dict[str, Any], names: Mapping[str, str], subject: str | None) -> dict[str, Column]:
@@ -58,21 +94,41 @@ def take_subjects(frames: dict[str, Any], names: Mapping[str, str], subject: str
         check_subject(frames[role].columns, subject, names[role])
         ids[role] = subject_column(frames[role][subject], names[role])
         frames[role] = frames[role].drop(columns=[subject])
+    check_ids(ids, names)
     return ids
 
 
 def subject_column(series: pd.Series, where: str) -> Column:
-    """Convert subject identifiers to strings: 7, 7.0 and "7" are one subject, whichever dtype a file gives the column.
+    """Convert subject identifiers to strings, exactly: "7" and "007" are two subjects, the integer 7 is "7".
 
     Raises InputError if an identifier is missing.
     """
     name = str(series.name)
-    ids = column_of(series, ColumnSchema(name, "categorical", False, "str"), where)
+    ids = column_of(series, ColumnSchema(name, "categorical", False, "str"), where, external=True)
     missing = np.flatnonzero(ids.missing)
     if len(missing):
         fix = "add the id of the person to every row"
         raise InputError("the subject is missing", where=where, column=name, row=int(missing[0]), fix=fix)
     return ids
+
+
+def check_ids(subjects: Mapping[str, Column], names: Mapping[str, str]) -> None:
+    """Raise InputError if identifiers of two tables differ only in blanks, case, leading zeros or a fraction of 0.
+
+    They probably identify one person, who would then count as two people. ``names`` are the names of the tables.
+    """
+    seen: dict[str, dict[str, set[str]]] = {}
+    for role, column in subjects.items():
+        for text in column.present().distinct().objects():
+            plain = re.sub(r"^0+(?=[0-9])|[.]0+$", "", text.strip().casefold())
+            seen.setdefault(plain, {}).setdefault(role, set()).add(text)
+    for spellings in seen.values():
+        (first, known), *others = spellings.items()
+        for role, texts in others:
+            if not (texts & known):
+                problem = f"ids differ from those in {names[first]} only in blanks, case, zeros or the form of numbers"
+                fix = "write the ids of people in the same form in all tables"
+                raise InputError(problem, where=names[role], column=subjects[role].name, fix=fix)
 
 
 def joint_codes(subjects: Mapping[str, Column]) -> dict[str, np.ndarray]:
@@ -85,109 +141,208 @@ def joint_codes(subjects: Mapping[str, Column]) -> dict[str, np.ndarray]:
 
 
 def joint_schema(
-    frames: Mapping[str, Frame], names: Mapping[str, str], kinds: Mapping[str, Kind] | None
-) -> TableSchema:
-    """Return the schema of the real tables, by role and without the subject.
+    frames: Mapping[str, Frame],
+    names: Mapping[str, str],
+    kinds: Mapping[str, Any] | None = None,
+    declared: Declared = NOTHING,
+) -> tuple[TableSchema, tuple[str, ...]]:
+    """Infer one schema of the real tables, by role and without the subject.
 
-    Kinds and precision are inferred from all rows, dtypes from train. Raises InputError if columns or kinds differ
-    between tables: a single string among the numbers of train would turn every number into a category that no other
-    table has. Integers and other numbers are compatible; ``kinds`` overrides the inferred kinds. ``names`` are the
-    names of the tables in messages.
+    Whole numbers are integer (also if stored as floats because values are missing), other numbers numeric, timestamps
+    and dates datetime, and all other values except booleans categorical. Columns of text are read as numbers, dates or
+    booleans if all their values in all tables have one form, see :mod:`.text`.
+
+    Args:
+        frames: Real tables, train first. Other tables are ignored.
+        names: Names of the tables in messages.
+        kinds: Declared kinds, see :func:`kind_and_format`.
+        declared: Declared missing values and time zone.
+
+    Returns:
+        The schema, and notes on how columns of text are read.
+
+    Raises:
+        InputError: If tables have different columns or kinds, a column has no values or unsupported ones, or columns of
+            text can be read in several ways.
+        ConfigError: If a declaration names an unknown column or kind.
     """
-    train = frames["train"]
-    real = {role: frames[role] for role in REAL_ROLES if role in frames}
+    real = {role: frame for role, frame in frames.items() if role in REAL_ROLES or len(frames) == 1}
+    first, where = next(iter(real)), names[next(iter(real))]
     for role, frame in real.items():
+        check_frame(frame, where=names[role])
         fix = "use the same columns in every table"
-        check_same_columns(train.columns, names["train"], frame.columns, names[role], fix)
-    dtypes = _check_kinds_agree(real, names, kinds or {})
-    return infer_schema(StackedTable(list(real.values())), kinds, where=REAL, dtypes=dtypes)
-
-
-def _check_kinds_agree(
-    real: Mapping[str, Frame], names: Mapping[str, str], kinds: Mapping[str, Kind]
-) -> dict[str, str]:
-    """Return the dtypes of train. Raise InputError if kinds differ."""
-    seen: dict[str, tuple[str, str]] = {}
-    dtypes: dict[str, str] = {}
-    for role, frame in real.items():
-        for name in frame.columns:
-            series = frame[name]
-            dtypes.setdefault(name, dtype_of(frame, series))
-            if name in kinds or series.isna().all():
-                continue
-            kind = infer_kind(series, names[role])
-            kind = "numeric" if kind == "integer" else kind
-            other, where = seen.setdefault(name, (kind, role))
-            if kind != other:
-                fix = f"use values of one kind, or declare the kind (kinds={{...}}, --kind {name}=categorical)"
-                problem, row = f"it is {kind} here and {other} in {names[where]}", None
-                if kind == "categorical" and other == "numeric":
-                    row = next(iter(stray_rows(series).tolist()), None)
-                raise InputError(problem, where=names[role], column=name, row=row, fix=fix)
-    return dtypes
-
-
-_LOOK, _FEW, _CODES = 1000, 0.01, 20  # rows tested first, maximum share of stray strings, maximum number of codes
+        check_same_columns(real[first].columns, where, frame.columns, names[role], fix)
+    stated = {name: kind_and_format(kind, name) for name, kind in (kinds or {}).items()}
+    for name in (*stated, *declared.missing):
+        if name not in real[first].columns:
+            what = "kind" if name in stated else "missing value"
+            hint = near_name(name, real[first].columns)
+            raise ConfigError(f"{where}: {what} declared for unknown column {safe_repr(name)}.{hint}")
+    columns, doubts, notes = [], dict[str, TextForm](), []
+    for name in real[first].columns:
+        kind, form = stated.get(name, (None, None))
+        parts = {
+            names[role]: without_markers(frame[name], declared.missing.get(name, ())) for role, frame in real.items()
+        }
+        dtype = dtype_of(real[first], real[first][name])
+        column, read = _column(name, parts, dtype, kind, form, declared)
+        if read.doubt:
+            doubts[name] = read
+        if read.note:
+            notes.append(f"{safe_repr(name)}: {read.note}.")
+        columns.append(column)
+    if doubts:
+        raise _ambiguous(doubts, REAL if len(real) > 1 else where)
+    return TableSchema(tuple(columns)), tuple(notes)
 
 
 def infer_schema(
     frame: Frame,
-    overrides: Mapping[str, Kind] | None = None,
+    overrides: Mapping[str, Any] | None = None,
     *,
     where: str = "table",
-    dtypes: Mapping[str, str] | None = None,
+    declared: Declared = NOTHING,
 ) -> TableSchema:
-    """Infer kind, nullability and precision of each column.
-    Whole numbers are integer (also if stored as floats because values are missing), other numbers numeric, timestamps
-    and dates datetime, and all other values except booleans categorical.
+    """Infer the schema of one table, see :func:`joint_schema`."""
+    return joint_schema({where: frame}, {where: where}, overrides, declared)[0]
+
+
+def _column(
+    name: str, parts: Mapping[str, pd.Series], dtype: str, kind: Kind | None, form: str | None, declared: Declared
+) -> tuple[ColumnSchema, TextForm]:
+    """Return the schema of a column, and how its text is read.
 
     Args:
-        frame: Table with valid column names.
-        overrides: Kind of columns by name, instead of the inferred one.
-        where: Name of the table in messages.
-        dtypes: Dtype of columns by name, instead of the table's own.
-
-    Raises:
-        InputError: If a column has unsupported values, a few strings among numbers, or no value and no override.
-        ConfigError: If an override names an unknown column or kind.
+        name: Name of the column.
+        parts: The column in each real table, by the name of the table in messages.
+        dtype: Dtype of the first of them.
+        kind: Declared kind. None: inferred.
+        form: Declared format of text. None: inferred.
+        declared: Declared missing values and time zone.
     """
-    check_frame(frame, where=where)
-    overrides = dict(overrides or {})
-    for name, kind in overrides.items():
-        if name not in frame.columns:
-            hint = near_name(name, frame.columns)
-            raise ConfigError(f"{where}: kind declared for unknown column {safe_repr(name)}.{hint}")
-        if kind not in get_args(Kind):
-            hint = did_you_mean(kind, get_args(Kind))
-            raise ConfigError(f"{where}: unknown kind {safe_repr(kind)} of column {safe_repr(name)}.{hint}")
-    columns = []
-    for name in frame.columns:
-        series = frame[name]
-        missing = series.isna()
-        if missing.all() and name not in overrides:
-            fix = "drop the column, fill it, or declare its kind"
-            raise InputError("every value is missing", where=where, column=name, fix=fix)
-        kind = overrides.get(name) or infer_kind(series, where)
-        dtype = (dtypes or {}).get(name) or dtype_of(frame, series)
-        columns.append(ColumnSchema(name, kind, bool(missing.any()), dtype, precision_of(series, kind, dtype)))
-    return TableSchema(tuple(columns))
+    filled = {where: part for where, part in parts.items() if not part.isna().all()}
+    if not filled and kind is None:
+        fix = "drop the column, fill it, or declare its kind"
+        raise InputError("every value is missing", where=" and ".join(parts), column=name, fix=fix)
+    texts = {where: part for where, part in filled.items() if is_text(part)}
+    read = TextForm(kind or "categorical", form or "", zoned="%z" in (form or ""))
+    for where, part in texts.items():
+        if is_object_dtype(part):
+            _infer_object(part, where)  # raises for values of other types
+    if texts and kind != "categorical" and form is None:
+        read = _form_of(name, texts, declared.missing.get(name, ()), kind)
+    gaps = any(without_markers(part, MARKERS).isna().any() for part in parts.values())
+    if read.doubt:
+        return ColumnSchema(name, "categorical", False, dtype), _with_row(read, texts)
+    if kind is None:
+        told = "integer" if read.kind == "numeric" and read.whole and gaps else read.kind
+        kinds = {where: told if where in texts else _kind_of(part, where) for where, part in filled.items()}
+        kind = _joint_kind(name, kinds)
+    zone = declared.timezone if kind == "datetime" else ""
+    missing = gaps if kind != "categorical" else any(part.isna().any() for part in parts.values())
+    schema = ColumnSchema(name, kind, missing, dtype, format=read.format,
+                          missing=tuple(declared.missing.get(name, ())), timezone=zone)  # fmt: skip
+    if kind == "datetime":
+        schema = replace(schema, dtype=_time_dtype(schema, filled, texts, read.zoned))
+    elif texts and (kind == "categorical" or next(iter(parts)) in texts):
+        schema = replace(schema, dtype=_TEXT_DTYPES.get(kind, dtype if next(iter(parts)) in texts else "str"))
+    elif kind == "numeric" and dtype.lower().startswith(("int", "uint")):
+        schema = replace(schema, dtype="float64")
+    return replace(schema, precision=precision_of(list(filled.values()), schema)), read
+
+
+def _with_row(read: TextForm, texts: Mapping[str, pd.Series]) -> TextForm:
+    """Add the first row that is not a number or date to the doubt, if there are such rows."""
+    if read.kind != "categorical":
+        return read
+    kind, form = kind_and_format(read.choices[0], "")
+    for where, part in texts.items():
+        rows = np.flatnonzero(unread(part, kind, form or ""))
+        if len(rows):
+            return replace(read, doubt=f"{read.doubt}, the first in row {rows[0]} of {where}")
+    return read
+
+
+_TEXT_DTYPES = {"integer": "int64", "numeric": "float64", "boolean": "bool"}
+
+
+def _time_dtype(schema: ColumnSchema, filled: Mapping[str, pd.Series], texts: Container[str], zoned: bool) -> str:
+    """Return the dtype of a column of times. Raise InputError if only some tables have a time zone."""
+    dtype = next((str(part.dtype) for part in filled.values() if is_datetime64_any_dtype(part)), "datetime64[us]")
+    zones = {where: zoned if where in texts else has_zone(part) for where, part in filled.items()}
+    if schema.timezone:
+        return dtype if "," in dtype else f"datetime64[us, {schema.timezone}]"
+    if len(set(zones.values())) > 1:
+        where = next(table for table in zones if not zones[table])
+        other = next(table for table in zones if zones[table])
+        fix = "give the zone of times without one (timezone: Europe/Berlin, on the command line --timezone)"
+        problem = f"its times have no time zone, and those in {other} have one"
+        raise InputError(problem, where=where, column=schema.name, fix=fix)
+    return "datetime64[us, UTC]" if any(zones.values()) and "," not in dtype else dtype
+
+
+def _form_of(name: str, texts: Mapping[str, pd.Series], missing: Sequence[str], kind: Kind | None) -> TextForm:
+    """Return how a column of text is read. Raise InputError if tables have different forms."""
+    tables = {where: texts_of(part) for where, part in texts.items()}
+    read = infer_text(list(tables.values()), missing)
+    if kind is not None:
+        return _declared_form(read, kind)
+    if read.kind == "categorical" and not (read.note or read.doubt) and len(tables) > 1:
+        alone = {where: infer_text([table], missing) for where, table in tables.items()}
+        if all(form.kind != "categorical" or form.doubt for form in alone.values()):
+            other, where, *_ = alone
+            fix = "write the column in the same form in all tables, or declare it as categorical"
+            problem = f"its numbers or dates have another form than in {other}"
+            raise InputError(problem, where=where, column=name, fix=fix)
+    return read
+
+
+def _declared_form(read: TextForm, kind: Kind) -> TextForm:
+    """Return how text of a declared kind is read: the declaration decides, unless its format is ambiguous as well."""
+    numbers = {"numeric", "integer"}
+    if read.doubt and read.kind == "categorical":  # a few cells are not of this kind: the conversion names them
+        stray, form = kind_and_format(read.choices[0], "")
+        return TextForm(kind, form or "" if stray == kind or {stray, kind} <= numbers else "")
+    if read.kind != kind and not {read.kind, kind} <= numbers:
+        return TextForm(kind)
+    return read if read.doubt and isinstance(read.choices[0], Mapping) else replace(read, doubt="")
+
+
+def _ambiguous(doubts: Mapping[str, TextForm], where: str) -> InputError:
+    """Return the error that names all ambiguous columns, with the declarations to paste."""
+    kinds = {name: form.choices[0] for name, form in doubts.items()}
+    missing = {name: list(form.strays) for name, form in doubts.items() if form.strays}
+    pasted = {"kinds": kinds, **({"missing": missing} if missing else {})}
+    others = "; ".join(
+        f"{safe_repr(name)} can also be {' or '.join(map(yaml_text, form.choices[1:]))}"
+        for name, form in doubts.items()
+        if form.choices[1:]
+    )
+    reasons = ", ".join(f"{safe_repr(name)} ({form.doubt})" for name, form in doubts.items())
+    count = "a column of text is" if len(doubts) == 1 else f"{len(doubts)} columns of text are"
+    fix = f"declare what the cells mean, for example data: {yaml_text(pasted)}; {others}".rstrip("; ")
+    return InputError(f"{count} ambiguous: {reasons}", where=where, fix=fix)
+
+
+def _joint_kind(name: str, kinds: Mapping[str, Kind]) -> Kind:
+    """Return the kind of a column from its kind in each table. Raise InputError if kinds conflict."""
+    found = set(kinds.values())
+    if found == {"integer", "numeric"}:
+        return "numeric"
+    if len(found) > 1:
+        first, *others = kinds
+        where = next(
+            place for place in others if {kinds[place], kinds[first]} not in ({"integer", "numeric"}, {kinds[first]})
+        )
+        fix = f"use values of one kind, or declare the kind (kinds={{...}}, --kind {name}=categorical)"
+        problem = f"it is {kinds[where]} here and {kinds[first]} in {first}"
+        raise InputError(problem, where=where, column=name, fix=fix)
+    return found.pop()
 
 
 def dtype_of(table: Frame, series: pd.Series) -> str:
     """Return the dtype of a column of ``table``; for strings read as codes, the dtype of the strings."""
     return str(getattr(table, "texts", {}).get(series.name, series.dtype))
-
-
-def infer_kind(series: pd.Series, where: str) -> Kind:
-    """Infer the kind of a column that has values.
-
-    Raises:
-        InputError: If values have an unsupported type, or a few strings occur among numbers.
-    """
-    kind = _kind_of(series, where)
-    if kind == "categorical":
-        _check_stray(series, where)
-    return kind
 
 
 def _kind_of(series: pd.Series, where: str) -> Kind:
@@ -225,30 +380,6 @@ def _infer_object(series: pd.Series, where: str) -> Kind:
     if found == {"integer", "numeric"}:
         return "numeric"
     return found.pop() if len(found) == 1 else "categorical"
-
-
-def _check_stray(series: pd.Series, where: str) -> None:
-    """Check that a column of strings does not consist of numbers with a few exceptions, probably typing errors.
-
-    Raises:
-        InputError: If it does. Otherwise the column would silently become categorical.
-    """
-    first = series.head(_LOOK).dropna()
-    if 2 * len(stray_rows(first)) > len(first):  # mostly strings that are not numbers: the usual case
-        return
-    rows = stray_rows(series)
-    there = int(series.notna().sum())
-    if 0 < len(rows) <= max(1, _FEW * there) and series.nunique() > _CODES:
-        fix = "replace them by numbers or missing values, or declare the column as categorical"
-        problem = f"{len(rows)} of {there} rows contain strings, and the others numbers"
-        raise InputError(problem, where=where, column=str(series.name), row=int(rows[0]), fix=fix)
-
-
-def stray_rows(series: pd.Series) -> np.ndarray:
-    """Return the positions of values that are neither missing nor numbers."""
-    codes, values = pd.factorize(series)
-    numbers = pd.to_numeric(pd.Series(values).astype(object), errors="coerce").notna().to_numpy()
-    return np.flatnonzero((codes >= 0) & ~np.append(numbers, True)[codes])
 
 
 _KINDS: tuple[tuple[tuple[type, ...], Kind], ...] = (

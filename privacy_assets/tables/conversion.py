@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from privacy_assets.errors import InputError
 from privacy_assets.tables.arrays import mapped_copy
@@ -21,6 +24,7 @@ from privacy_assets.tables.precision import (
     whole_decimals_of,
 )
 from privacy_assets.tables.schema import ColumnSchema, Kind
+from privacy_assets.tables.text import MARKERS, ZONED, as_texts, is_text, parse_numbers, parse_times, texts_of
 
 _A = {"numeric": "a number", "integer": "an integer", "boolean": "true or false", "datetime": "a date or time"}
 _WORDS = {"true": True, "false": False, 1: True, 0: False}
@@ -31,8 +35,10 @@ _INFINITE = "a value is infinite", "replace it by a number or a missing value"
 _CONTAINERS = (bytes, bytearray, list, tuple, dict, set, frozenset, np.ndarray)
 
 
-def column_of(series: pd.Series, column: ColumnSchema, where: str, *, synthetic: bool = False) -> Column:
-    """Convert a pandas column to the kind of ``column``.
+def column_of(
+    series: pd.Series, column: ColumnSchema, where: str, *, synthetic: bool = False, external: bool = False
+) -> Column:
+    """Convert a pandas column to the kind of ``column``. Text is read in the format of the column, see :mod:`.text`.
 
     Args:
         series: Values.
@@ -40,14 +46,23 @@ def column_of(series: pd.Series, column: ColumnSchema, where: str, *, synthetic:
         where: Name of the table in messages.
         synthetic: If True, numbers and times are rounded to the precision of the column, because additional digits
             could encode information.
+        external: If True, the values come from the user: declared missing values become missing, and times have the
+            time zone of the column. Otherwise they are canonical, and times are UTC.
 
     Raises:
         InputError: If a value does not convert. Names the first such row.
     """
     series = series.reset_index(drop=True)
+    if external:
+        series = without_markers(series, column.missing)
     if column.kind == "categorical":
         return Column.of_codes(column.name, column.kind, *_texts(series, column.name, where))
-    converted = {"datetime": _datetimes, "boolean": _booleans}.get(column.kind, _numbers)(series)
+    series = without_markers(series, MARKERS)
+    if column.kind == "datetime":
+        zone = _zone_of(series, column, where) if external else ""
+        converted = _datetimes(series, column.format, zone)
+    else:
+        converted = _booleans(series) if column.kind == "boolean" else _numbers(series, column.format)
     wrong = (converted.isna() & ~series.isna()).to_numpy()
     fix = "convert it, or declare the column as categorical"
     _refuse(wrong, f"a value is not {_A[column.kind]}", fix, column.name, where)
@@ -57,7 +72,7 @@ def column_of(series: pd.Series, column: ColumnSchema, where: str, *, synthetic:
     if column.kind == "numeric":
         cells = converted.to_numpy(np.float64, na_value=np.nan)
     elif column.kind == "integer":
-        cells = _whole(converted, column.name, where)
+        cells = _whole(converted, column.name, where, rounds=synthetic)
     else:
         cells = converted.to_numpy().view(np.int64)
     found = Column(column.name, column.kind, mapped_copy(cells))  # a copy, because the caller's array may change
@@ -82,20 +97,80 @@ def _refuse(wrong: np.ndarray, problem: str, fix: str, column: str, where: str) 
         raise InputError(problem, where=where, column=column, row=int(rows[0]), fix=fix)
 
 
-def precision_of(series: pd.Series, kind: Kind, dtype: str) -> Precision:
-    """Return the precision of a column: the coarsest one that leaves every value unchanged in ``dtype``."""
-    if kind == "datetime":
-        return unit_of(_datetimes(series).dropna().astype("int64").to_numpy())
-    if kind not in ("numeric", "integer"):
+def precision_of(parts: Sequence[pd.Series], column: ColumnSchema) -> Precision:
+    """Return the precision of a column of several tables: the coarsest one that leaves every value unchanged."""
+    if column.kind not in ("datetime", "numeric", "integer"):
         return None
-    numbers = _numbers(series).dropna()
-    if pd.api.types.is_integer_dtype(numbers.dtype) and kind == "integer":
-        return whole_decimals_of(numbers.to_numpy())
-    values = numbers.to_numpy(dtype=np.float64)
+    parts = [without_markers(part, MARKERS) for part in parts]
+    if column.kind == "datetime":
+        times = [_datetimes(part, column.format).dropna().astype("int64").to_numpy() for part in parts]
+        return unit_of(np.concatenate([np.array([], np.int64), *times]))
+    numbers = [_numbers(part, column.format).dropna() for part in parts]
+    if column.kind == "integer" and all(pd.api.types.is_integer_dtype(part.dtype) for part in numbers):
+        return whole_decimals_of(
+            np.concatenate([np.array([], np.int64), *(part.to_numpy(np.int64) for part in numbers)])
+        )
+    values = np.concatenate([np.array([]), *(part.to_numpy(dtype=np.float64) for part in numbers)])
     values = values[np.isfinite(values)]
-    if kind == "numeric":
-        return decimals_of(values, _float_dtype(dtype))
+    if column.kind == "numeric":
+        return decimals_of(values, _float_dtype(column.dtype))
     return whole_decimals_of(values[np.abs(values) < 2**63].astype(np.int64))
+
+
+def without_markers(series: pd.Series, missing: Sequence[str]) -> pd.Series:
+    """Return a column in which empty text and the values ``missing`` are missing."""
+    if is_text(series):
+        coded = isinstance(series.dtype, pd.CategoricalDtype)
+        texts = as_texts(pd.Series(series.cat.categories) if coded else series)
+        marked = pc.is_in(pc.utf8_trim_whitespace(texts), pa.array(missing, pa.large_string()))
+        hit = pc.fill_null(pc.or_(marked, pc.equal(texts, "")), False).to_numpy(zero_copy_only=False)
+        if coded:
+            hit = np.append(hit, False)[series.cat.codes]
+        return series.mask(hit) if hit.any() else series
+    numbers = [float(text) for text in missing if is_number(text)]
+    if numbers and pd.api.types.is_numeric_dtype(series.dtype) and not pd.api.types.is_bool_dtype(series.dtype):
+        hit = series.isin(numbers).to_numpy(dtype=bool)
+        return series.convert_dtypes().mask(hit) if hit.any() else series
+    return series
+
+
+def unread(series: pd.Series, kind: Kind, form: str) -> np.ndarray:
+    """Return True for cells of a text column that are neither missing nor of ``kind`` in this format, shape (n,)."""
+    series = without_markers(series, MARKERS).reset_index(drop=True)
+    read = _datetimes(series, form) if kind == "datetime" else _numbers(series, form)
+    return (read.isna() & series.notna()).to_numpy()
+
+
+def is_number(text: str) -> bool:
+    """Return True if ``text`` is a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def has_zone(series: pd.Series) -> bool:
+    """Return True for times with a time zone."""
+    if is_text(series):
+        texts, _ = texts_of(series)
+        return bool(pc.any(pc.match_substring_regex(texts, ZONED)).as_py())
+    if pd.api.types.is_object_dtype(series.dtype):
+        return any(getattr(value, "tzinfo", None) is not None for value in series.dropna())
+    return isinstance(series.dtype, pd.DatetimeTZDtype)
+
+
+def _zone_of(series: pd.Series, column: ColumnSchema, where: str) -> str:
+    """Return the declared zone of times without a zone. Raise InputError if they and the column differ."""
+    zoned = has_zone(series) or "%z" in column.format
+    if zoned == column.zoned or series.isna().all():
+        return ""
+    if not zoned and column.timezone:
+        return column.timezone
+    states = ("a time zone", "none") if zoned else ("no time zone", "one")
+    fix = "write the times as in the private tables, or give the zone of times without one (timezone: Europe/Berlin)"
+    problem = f"its times have {states[0]}, and those of the private tables have {states[1]}"
+    raise InputError(problem, where=where, column=column.name, fix=fix)
 
 
 def rounded(column: Column, schema: ColumnSchema) -> Column:
@@ -163,14 +238,29 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def _datetimes(series: pd.Series) -> pd.Series:
+def _read(series: pd.Series, read: Callable[[pa.Array], pd.Series]) -> pd.Series:
+    """Read the cells of a text column; those of a category once for each of its values."""
+    if not isinstance(series.dtype, pd.CategoricalDtype):
+        return read(as_texts(series))
+    values = read(as_texts(pd.Series(series.cat.categories)))
+    return values.reindex(series.cat.codes.to_numpy()).reset_index(drop=True)  # -1, missing, is in no index
+
+
+def _datetimes(series: pd.Series, form: str = "", zone: str = "") -> pd.Series:
+    """Return times as datetime64[us] in UTC. Times without a zone are in ``zone``, or else in UTC."""
     if pd.api.types.is_numeric_dtype(series.dtype):
         return pd.Series(pd.NaT, index=series.index, dtype="datetime64[us]")
-    if isinstance(series.dtype, pd.CategoricalDtype):
-        series = series.astype(object)
-    dated = pd.api.types.is_datetime64_any_dtype(series.dtype)
-    times = pd.to_datetime(series, errors="coerce", utc=True, format=None if dated else "ISO8601")
-    return times.dt.tz_localize(None).astype("datetime64[us]")
+    if is_text(series):
+        times = _read(series, lambda texts: parse_times(texts, form))
+    else:
+        dated = pd.api.types.is_datetime64_any_dtype(series.dtype)
+        series = series.astype(object) if isinstance(series.dtype, pd.CategoricalDtype) else series
+        times = pd.to_datetime(series, errors="coerce", utc=True, format=None if dated else "ISO8601")
+    times = times.dt.tz_localize(None)
+    if zone:
+        times = times.dt.tz_localize(zone, ambiguous=np.zeros(len(times), dtype=bool), nonexistent="shift_forward")
+        times = times.dt.tz_convert("UTC").dt.tz_localize(None)
+    return times.astype("datetime64[us]")
 
 
 def _booleans(series: pd.Series) -> pd.Series:
@@ -186,11 +276,13 @@ def _truth(value: object) -> bool | None:
     return _WORDS.get(value) if isinstance(value, (bool, np.bool_, int, float)) else None
 
 
-def _numbers(series: pd.Series) -> pd.Series:
+def _numbers(series: pd.Series, form: str = "") -> pd.Series:
+    if is_text(series):
+        return _read(series, lambda texts: parse_numbers(texts, form))
     if isinstance(series.dtype, pd.CategoricalDtype):
         series = series.astype(object)
     dtype = series.dtype
-    if pd.api.types.is_object_dtype(dtype) or pd.api.types.is_string_dtype(dtype):
+    if pd.api.types.is_object_dtype(dtype):
         # Nullable, because integers beyond 2**53 would lose digits in the presence of missing values.
         return pd.to_numeric(series, errors="coerce", dtype_backend="numpy_nullable")
     if pd.api.types.is_numeric_dtype(dtype) and not pd.api.types.is_complex_dtype(dtype):
@@ -198,16 +290,17 @@ def _numbers(series: pd.Series) -> pd.Series:
     return pd.Series(np.nan, index=series.index)
 
 
-def _whole(series: pd.Series, name: str, where: str) -> np.ndarray:
-    """Convert numeric values to int64 cells."""
+def _whole(series: pd.Series, name: str, where: str, *, rounds: bool) -> np.ndarray:
+    """Convert numeric values to int64 cells. ``rounds``: fractions are rounded, otherwise refused."""
     values = series.to_numpy(dtype=np.float64, na_value=np.nan)
     _refuse(np.isinf(values), *_INFINITE, name, where)
     large = np.abs(values) >= 2**63
     _refuse(large, "an integer does not fit 64 bits", "declare the column as categorical", name, where)
     if not pd.api.types.is_integer_dtype(series.dtype):
         broken = ~np.isnan(values) & (values != np.round(values))
-        _refuse(broken, "a value is not an integer", "round it, or declare the column as numeric", name, where)
-        series = pd.Series(values)
+        if not rounds:
+            _refuse(broken, "a value is not an integer", "round it, or declare the column as numeric", name, where)
+        series = pd.Series(np.round(values))
     cells: np.ndarray = series.astype("Int64").to_numpy(np.int64, na_value=MISSING)
     return cells
 

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from privacy_assets.errors import InputError, is_transient, safe_repr
 from privacy_assets.infra.files import is_path, not_a_file
 from privacy_assets.infra.objects import Location, ObjectPath, location
+from privacy_assets.tables.text import MARKERS, infer_text
 
 _NO_TABLES = "the folder contains no .parquet or .csv file"
 SUFFIXES = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv"}
@@ -86,7 +87,6 @@ def _instead(missing: Path) -> str:
     return f"check the path. Did you mean {' or '.join(map(safe_repr, near))}?" if near else ""
 
 
-MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null")
 _WIDE = {codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE}
 _NO_HEADER = "give the file a first line with the names of the columns"
 _SIGNS = {";": "semicolons", "\t": "tabs", "|": "bars"}
@@ -178,14 +178,16 @@ def check_header(table: pa.Table, where: str) -> None:
 
 def _vote(name: str, column: pa.ChunkedArray) -> str:
     """Classify a name above its column: a "value" or "text" of it, a "name", or "" if undetermined."""
-    kind = column.type
-    if name in MISSING or pa.types.is_null(kind):
+    counted = pc.value_counts(column.slice(0, 10_000).combine_chunks().drop_null())
+    texts = counted.field("values").cast(pa.large_string())
+    kind = infer_text([(texts, counted.field("counts").to_numpy(zero_copy_only=False))]).kind
+    if name in ("", *MARKERS) or not len(texts):
         return ""
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+    if kind in ("integer", "numeric"):
         return "value" if _is_number(name) else "name"
-    if pa.types.is_temporal(kind):
+    if kind == "datetime":
         return "value" if _is_time(name) else "name"
-    if pa.types.is_boolean(kind):
+    if kind == "boolean":
         return "value" if name.lower() in ("true", "false") else "name"
     return "text" if pc.any(pc.equal(column, name)).as_py() else ""
 

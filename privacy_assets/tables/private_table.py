@@ -12,9 +12,10 @@ import pandas as pd
 import pyarrow as pa
 
 from privacy_assets.tables.column import Column, stacked
-from privacy_assets.tables.contract import REAL_ROLES, infer_schema, joint_schema, subject_column
+from privacy_assets.tables.contract import REAL_ROLES, check_ids, infer_schema, joint_schema, subject_column
+from privacy_assets.tables.declared import NOTHING, Declared
 from privacy_assets.tables.names import as_named
-from privacy_assets.tables.roles import NOTHING, Declared, with_roles
+from privacy_assets.tables.roles import with_roles
 from privacy_assets.tables.schema import Kind, TableSchema, check_frame, check_subject
 from privacy_assets.tables.splitting import split_table
 from privacy_assets.tables.table import Table
@@ -37,9 +38,11 @@ class PrivateTable:
     seal: bytes = field(default=b"", repr=False)
 
     @classmethod
-    def of(cls, frame: pd.DataFrame, schema: TableSchema, subject: str | None, *, where: str) -> PrivateTable:
+    def of(
+        cls, frame: pd.DataFrame, schema: TableSchema, subject: str | None, *, where: str, external: bool = False
+    ) -> PrivateTable:
         """Convert a frame with the columns of ``schema`` and ``subject``; InputError for other columns."""
-        rows = Table.of(_without(frame, subject, where), schema, where=where)
+        rows = Table.of(_without(frame, subject, where), schema, where=where, external=external)
         return cls(rows, None if subject is None else subject_column(frame[subject], where))
 
     @property
@@ -117,8 +120,9 @@ def canonical_source(
     check_frame(frame, where=where)
     declared.check(list(frame.columns))
     frame = declared.without_dropped(frame, subject)
-    schema = infer_schema(_without(frame, subject, where), kinds, where=where)
-    return _in_roles({where: PrivateTable.of(frame, schema, subject, where=where)}, kinds, declared, where)[where]
+    schema = infer_schema(_without(frame, subject, where), kinds, where=where, declared=declared)
+    table = PrivateTable.of(frame, schema, subject, where=where, external=True)
+    return _in_roles({where: table}, kinds, declared, where)[where]
 
 
 def external_splits(
@@ -132,8 +136,12 @@ def external_splits(
     declared.check([name for role in REAL_ROLES if role in frames for name in frames[role].columns])
     frames = {role: declared.without_dropped(frames[role], subject) for role in REAL_ROLES if role in frames}
     real = {role: _without(frame, subject, role) for role, frame in frames.items()}
-    schema = joint_schema(real, {role: role for role in real}, kinds)
-    tables = {role: PrivateTable.of(frame, schema, subject, where=role) for role, frame in frames.items()}
+    names = {role: role for role in real}
+    schema, _ = joint_schema(real, names, kinds, declared)
+    tables = {
+        role: PrivateTable.of(frame, schema, subject, where=role, external=True) for role, frame in frames.items()
+    }
+    check_ids({role: table.subject for role, table in tables.items() if table.subject is not None}, names)
     return _in_roles(tables, kinds, declared, " and ".join(tables))
 
 

@@ -12,18 +12,19 @@ import pyarrow.parquet
 
 from privacy_assets.errors import InputError, is_transient, safe_repr
 from privacy_assets.infra.objects import Location, ObjectPath, location
-from privacy_assets.tables.files import MISSING, SUFFIXES, check_header, csv_fault, table_files
+from privacy_assets.tables.files import SUFFIXES, check_header, csv_fault, table_files
 from privacy_assets.tables.names import renamed
 from privacy_assets.tables.schema import check_frame, check_same_columns
 
+_BLOCK = 1 << 24  # bytes parsed at once: the longest row of a CSV file
 SAME_COLUMNS = "give all files of a glob the same columns"
 
 
 def read_table(path: str | Location) -> pd.DataFrame:
     """Read a Parquet or CSV file, or several with the same columns, as one frame with a new index.
 
-    CSV: header line, UTF-8; empty fields, NA, NaN and null are missing; types are inferred per file. Parquet: a named
-    index stored by pandas becomes a column. Names of columns are converted to Unicode form NFC. Raises InputError
+    CSV: header line, UTF-8; empty fields are missing, and all others are text, which :mod:`.contract` reads. Parquet: a
+    named index stored by pandas becomes a column. Names of columns are converted to Unicode form NFC. Raises InputError
     naming the file.
     """
     place = location(path)
@@ -71,8 +72,7 @@ def parse_table(source: Path | BinaryIO, kind: str, *, where: str) -> pd.DataFra
     try:
         if kind == "parquet":
             return renamed(frame_of(pa.parquet.ParquetFile(source).read(), where, kind), where)
-        options = pa.csv.ConvertOptions(strings_can_be_null=True, null_values=list(MISSING))
-        table = pa.csv.read_csv(source, convert_options=options)
+        table = _read_csv(source)
         # Invalid UTF-8 is detected late: its cells become bytes, and names are decoded on access.
         clean = bool(table.column_names) and not any(map(pa.types.is_binary, table.schema.types))
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
@@ -83,6 +83,18 @@ def parse_table(source: Path | BinaryIO, kind: str, *, where: str) -> pd.DataFra
         raise fault
     check_header(table, where)
     return renamed(frame_of(table, where, kind), where)
+
+
+def _read_csv(source: Path | BinaryIO) -> pa.Table:
+    """Read a CSV file as text, so that no cell is changed: types are decided for all tables of a release together."""
+    blocks = pa.csv.ReadOptions(block_size=_BLOCK)
+    parsing = pa.csv.ParseOptions(newlines_in_values=True)
+    with pa.csv.open_csv(source, read_options=blocks, parse_options=parsing) as stream:
+        types = dict.fromkeys(stream.schema.names, pa.large_string())
+    if not isinstance(source, Path):
+        source.seek(0)
+    texts = pa.csv.ConvertOptions(column_types=types, strings_can_be_null=True, null_values=[""], check_utf8=True)
+    return pa.csv.read_csv(source, read_options=blocks, parse_options=parsing, convert_options=texts)
 
 
 def _second_look(source: Path | BinaryIO, where: str) -> InputError | None:

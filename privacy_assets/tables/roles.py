@@ -8,25 +8,22 @@ values are allowed in *generated* columns, which are declared with a reason.
 
 from __future__ import annotations
 
-import json
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-import yaml
 from pandas.api.types import is_datetime64_any_dtype, is_float_dtype
 
-from privacy_assets.errors import ConfigError, InputError, near_name
+from privacy_assets.errors import InputError
 from privacy_assets.tables.column import Column, of_one_vocabulary, ranked, stacked
 from privacy_assets.tables.conversion import column_of
-from privacy_assets.tables.names import as_named
-from privacy_assets.tables.schema import ColumnSchema, Kind, Role, TableSchema, option_text
+from privacy_assets.tables.declared import NOTHING, Declared
+from privacy_assets.tables.schema import ColumnSchema, Kind, Role, TableSchema, option_text, yaml_text
 from privacy_assets.tables.table import Table
 
 SHARE = 0.2  # minimum share of rows with the form of a phone or card number
@@ -194,105 +191,6 @@ _NOTE_TEXT = "free text"
 _DATE_TEXT = "dates that were read as text: their kind is datetime"
 _NUMBER_TEXT = "numbers that were read as text: their kind is numeric"
 _KEY_TEXT = "integers that look like a key, not a measurement"
-
-
-@dataclass(frozen=True, slots=True)
-class Declared:
-    """Declarations about the columns by the owner of a table.
-
-    Attributes:
-        drop: Columns removed from every table. The subject column, if included, is removed from the synthetic table
-            only.
-        new_values: Columns in which new values are allowed, with the reason, which is signed.
-        allowed_values: Values that a closed column may contain in addition to those of the real tables.
-    """
-
-    drop: tuple[str, ...] = ()
-    new_values: Mapping[str, str] = field(default_factory=dict)
-    allowed_values: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, drop: Any, new_values: Any, allowed_values: Any, *, subject: str | None = None) -> Declared:
-        """Create validated declarations from user input, with names in Unicode form NFC.
-
-        Raises:
-            ConfigError: If an argument is invalid. The message names argument, column and fix.
-        """
-        drop, new_values, allowed_values = map(as_named, (drop, new_values, allowed_values))
-        if isinstance(drop, str) or not all(isinstance(name, str) for name in drop or ()):
-            raise ConfigError("drop: give a list of column names.")
-        for argument, given, form in (
-            ("new_values", new_values, "{column: reason}"),
-            ("allowed_values", allowed_values, "{column: [values]}"),
-        ):
-            if not isinstance(given or {}, Mapping) or not all(isinstance(name, str) for name in given or ()):
-                raise ConfigError(f"{argument}: give a mapping {form}.")
-        for name, reason in (new_values or {}).items():
-            if not isinstance(reason, str) or not reason.strip():
-                fix = f"new_values: {{{name}: why new values are safe here}}"
-                raise ConfigError(f"new_values: {name!r} has no reason, which is signed. Fix: {fix}.")
-        for name, values in (allowed_values or {}).items():
-            listed = values if isinstance(values, list | tuple) else ()
-            if not listed or not all(isinstance(one, str | bool | int | float) for one in listed):
-                raise ConfigError(f"allowed_values: {name!r} needs a list of strings or numbers.")
-        named = [*(drop or ()), *(new_values or {}), *(allowed_values or {})]
-        for name in named:
-            if named.count(name) > 1:
-                raise ConfigError(f"column {name!r} is named twice in drop, new_values and allowed_values.")
-            if name == subject and name not in (drop or ()):
-                raise ConfigError(f"column {name!r} is the subject, which is not published and needs no role.")
-        return cls(
-            tuple(drop or ()), dict(new_values or {}), {name: tuple(x) for name, x in (allowed_values or {}).items()}
-        )
-
-    def stated(self, keyed_fingerprint: Callable[[str], str]) -> dict[str, Any]:
-        """Return the signed form: all declarations, with allowed values as their number and a keyed digest.
-
-        Args:
-            keyed: Keyed digest of the deployment.
-        """
-        allowed_values = {
-            name: {
-                "values": len(values),
-                "digest": keyed_fingerprint(json.dumps([name, sorted(map(json.dumps, values))])),
-            }
-            for name, values in self.allowed_values.items()
-        }
-        found = {"drop": list(self.drop), "new_values": dict(self.new_values), "allowed_values": allowed_values}
-        return {name: value for name, value in found.items() if value}
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """Arguments of :meth:`of`, by name."""
-        return {"drop": self.drop, "new_values": self.new_values, "allowed_values": self.allowed_values}
-
-    def check(self, columns: Sequence[str]) -> None:
-        """Check that each declared column exists.
-
-        Raises:
-            ConfigError: If not.
-        """
-        for argument, names in (
-            ("drop", self.drop),
-            ("new_values", self.new_values),
-            ("allowed_values", self.allowed_values),
-        ):
-            for name in names:
-                if name not in columns:
-                    raise ConfigError(f"{argument}: there is no column {name!r}.{near_name(name, columns)}")
-
-    def without_dropped(self, frame: Any, subject: str | None = None) -> Any:
-        """Return ``frame`` without the columns in ``drop``.
-
-        Args:
-            frame: Table with ``columns`` and ``drop``.
-            subject: Column that is kept even if it is in ``drop``.
-        """
-        gone = [name for name in self.drop if name in frame.columns and name != subject]
-        return frame.drop(columns=gone) if gone else frame
-
-
-NOTHING = Declared()
 
 
 def may_tell_people_apart(frame: Any, drop: Sequence[str]) -> list[str]:
@@ -544,9 +442,9 @@ def _refused(reasons: Mapping[str, str], where: str, no_subject: bool, drop: Seq
     named = ", ".join(f"{name!r} ({reason})" for name, reason in reasons.items())
     first = "name the column that identifies subjects, if any, as the subject, and " if no_subject else ""
     names = [*drop, *(name for name in reasons if name not in drop)]
-    listed = yaml.safe_dump(names, default_flow_style=True, allow_unicode=True, width=math.inf).strip()
+    listed = yaml_text({"drop": names})
     fix = (
-        f"{first}leave {'the others' if no_subject else 'them'} out (data: {{drop: {listed}}}; on the"
+        f"{first}leave {'the others' if no_subject else 'them'} out (data: {listed}; on the"
         f" command line --drop {option_text(names)}); or, if numbers are measurements or strings are dates,"
         f" declare their kind (kinds: {{column: integer}}); or, if the synthetic values are not derived from real ones,"
         f" declare this with a reason, which is signed (new_values: {{column: why}}); declare public lists of values"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol
 
 import pandas as pd
+import yaml
 
 from privacy_assets.errors import InputError, near_name
 from privacy_assets.tables.names import name_fault
@@ -41,6 +43,9 @@ class ColumnSchema:
         precision: Precision of numbers and times; see :mod:`.precision`.
         role: Which values the published column may contain; see :mod:`.roles`. None: not determined yet.
         allowed_values: Values that a closed column may contain in addition to those of the real tables.
+        format: How text cells are read as numbers or dates; see :class:`.text.TextForm`.
+        missing: Declared values that mean a missing value, in addition to empty cells.
+        timezone: Declared zone of times without a time zone. "": they have none.
     """
 
     name: str
@@ -50,6 +55,14 @@ class ColumnSchema:
     precision: Precision = None
     role: Role | None = None
     allowed_values: tuple[Any, ...] = ()
+    format: str = ""
+    missing: tuple[str, ...] = ()
+    timezone: str = ""
+
+    @property
+    def zoned(self) -> bool:
+        """True for times with a time zone."""
+        return self.kind == "datetime" and "," in self.dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +108,12 @@ class TableSchema:
     def from_json(cls, data: list[dict[str, Any]]) -> TableSchema:
         """Create a schema from the output of :meth:`to_json`."""
         return cls(
-            tuple(ColumnSchema(**{**column, "allowed_values": tuple(column["allowed_values"])}) for column in data)
+            tuple(
+                ColumnSchema(
+                    **{**column, **{name: tuple(column.get(name, ())) for name in ("allowed_values", "missing")}}
+                )
+                for column in data
+            )
         )
 
 
@@ -117,6 +135,12 @@ def check_frame(frame: Frame, *, where: str, smallest: int = 1) -> None:
     if len(frame) < smallest:
         problem = f"the table has {len(frame)} rows, at least {smallest} are needed"
         raise InputError(problem, where=where, fix="add rows")
+
+
+def yaml_text(value: object) -> str:
+    """Format a value as YAML in one line, to paste into the settings of a table."""
+    text: str = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, sort_keys=False, width=math.inf)
+    return text.removesuffix("\n").removesuffix("\n...")
 
 
 def option_text(names: Iterable[str]) -> str:
@@ -145,8 +169,8 @@ def check_not_published(columns: Iterable[str], subject: str | None, where: str)
     """
     if subject is not None and subject in columns:
         fix = (
-            f"remove the column from the file; or drop it here (data: {{drop: [{subject}]}}, on the command line --drop"
-            f" {option_text([subject])}), and publish the table without it"
+            f"remove the column from the file; or drop it here (data: {yaml_text({'drop': [subject]})}, on the command"
+            f" line --drop {option_text([subject])}), and publish the table without it"
         )
         problem = "the synthetic table contains the subject column, although its rows belong to no one"
         raise InputError(problem, where=where, column=subject, fix=fix)

@@ -15,7 +15,7 @@ from privacy_assets.tables.arrays import mapped_empty
 from privacy_assets.tables.files import table_files
 from privacy_assets.tables.names import as_named
 from privacy_assets.tables.reading import SAME_COLUMNS, frame_of, kind_of, read_table, unreadable
-from privacy_assets.tables.schema import Frame, check_frame, check_same_columns
+from privacy_assets.tables.schema import check_frame, check_same_columns
 
 
 def open_table(path: str | Location) -> pd.DataFrame | StoredTable:
@@ -84,25 +84,6 @@ class StoredTable:
                 start = stop
         dtype = pd.CategoricalDtype(pd.Index(list(places), dtype=object))
         return pd.Series(pd.Categorical.from_codes(codes, dtype=dtype, validate=False), name=name, copy=False)
-
-
-class StackedTable:
-    """Concatenation of tables with the same columns, computed one column at a time."""
-
-    def __init__(self, tables: Sequence[Frame]) -> None:
-        self._tables, self.columns = tables, tables[0].columns
-        codes = [getattr(table, "texts", {}) for table in tables]
-        self.texts = {name: codes[0][name] for name in self.columns if all(name in known for known in codes)}
-
-    def __len__(self) -> int:
-        return sum(map(len, self._tables))
-
-    def __getitem__(self, name: str) -> pd.Series:
-        parts = [table[name] for table in self._tables]
-        if name in self.texts:  # each part has its own vocabulary
-            every = dict.fromkeys(text for part in parts for text in part.cat.categories)
-            parts = [part.cat.set_categories(pd.Index(list(every), dtype=object)) for part in parts]
-        return pd.concat(parts, ignore_index=True)
 
 
 class _Part:

@@ -36,7 +36,16 @@ class Table:
     rows: int
 
     @classmethod
-    def of(cls, frame: Frame, schema: TableSchema, *, where: str, smallest: int = 1, synthetic: bool = False) -> Table:
+    def of(
+        cls,
+        frame: Frame,
+        schema: TableSchema,
+        *,
+        where: str,
+        smallest: int = 1,
+        synthetic: bool = False,
+        external: bool = False,
+    ) -> Table:
         """Create a table from a frame with exactly the columns of ``schema``, in any order.
 
         Missing values are allowed in any column; in one without missing values in the private table, metrics treat them
@@ -48,6 +57,7 @@ class Table:
             where: Name of the table in messages.
             smallest: Minimum number of rows.
             synthetic: If True, numbers and times are rounded to the precision of their column.
+            external: If True, the values come from the user, see :func:`~.conversion.column_of`.
 
         Raises:
             InputError: If columns are missing or unexpected, values do not convert, or numbers are infinite.
@@ -57,7 +67,9 @@ class Table:
         if isinstance(frame, pd.DataFrame) and frame.attrs:
             frame = frame.copy(deep=False)
             frame.attrs = {}  # pandas deep-copies them in most operations on a column
-        columns = {c.name: column_of(frame[c.name], c, where, synthetic=synthetic) for c in schema.columns}
+        columns = {
+            c.name: column_of(frame[c.name], c, where, synthetic=synthetic, external=external) for c in schema.columns
+        }
         return cls(schema, columns, len(frame))
 
     @classmethod
@@ -67,7 +79,7 @@ class Table:
         ``kinds`` overrides the kind of columns. Identifiers are not checked: see :mod:`.roles`.
         """
         frame = load(given, where)
-        return cls.of(frame, infer_schema(frame, kinds, where=where), where=where)
+        return cls.of(frame, infer_schema(frame, kinds, where=where), where=where, external=True)
 
     @classmethod
     def of_columns(cls, schema: TableSchema, columns: Mapping[str, Column]) -> Table:

@@ -44,7 +44,7 @@ def table_bytes(table: Table, kind: str, *, where: str) -> memoryview | bytes:
 def _check_same(data: bytes, table: Table, where: str) -> None:
     fix = "write Parquet, or declare another kind of the column"
     try:
-        again = Table.of(parse_table(io.BytesIO(data), "csv", where=where), table.schema, where=where)
+        again = Table.of(parse_table(io.BytesIO(data), "csv", where=where), table.schema, where=where, external=True)
     except InputError as error:
         lost = "as CSV the table could not be read back"
         raise InputError(lost, where=where, column=error.column, row=error.row, fix=fix) from None

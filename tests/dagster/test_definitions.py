@@ -59,7 +59,10 @@ def shape(defs: dg.Definitions) -> dict[str, object]:
         ({"source": "demo", "metrics": ["singling_out"], "policy": LENIENT}, "dcr is not among the metrics"),
         ({"source": "demo", "policy": "nowhere.yaml"}, "nowhere.yaml"),
         ({"source": "demo", "split": {"train": 0.5, "holdout": 0.6}}, "sum to 1"),
-        ({"source": "demo", "kinds": {"age": "number"}}, "kinds: Input should be 'numeric', 'integer'"),
+        (
+            {"source": "demo", "kinds": {"age": "number"}},
+            "unknown kind 'number' of column 'age'. Did you mean 'numeric'?",
+        ),
         ({"source": "demo", "embedder": {"widht": 3}}, "Did you mean 'width'?"),
         ({"synthetic": "s.csv"}, "without train"),
         ({"synthetic": "s.csv", "train": "t.csv"}, "without holdout"),

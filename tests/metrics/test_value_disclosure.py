@@ -13,7 +13,7 @@ from privacy_assets.evaluation.evaluate import read_inputs
 from privacy_assets.metrics.policies import default_policy
 from privacy_assets.metrics.value_disclosure import ValueDisclosure
 from privacy_assets.stats.estimates import Estimate
-from privacy_assets.tables.roles import Declared
+from privacy_assets.tables.declared import Declared
 
 GENERATED = Declared(new_values={"id": "made up", "note": "written anew"})
 WHERE = ["at work", "at home", "in the street", "at school", "in the garden"]

@@ -16,8 +16,9 @@ from privacy_assets import TableSpec, evaluate
 from privacy_assets.errors import InputError
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.row_sources import user_synthetic
+from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.private_table import canonical_source, external_splits
-from privacy_assets.tables.roles import Declared, certain_identifier
+from privacy_assets.tables.roles import certain_identifier
 
 EMAILS = [
     "bob@x.org", "mail bob@x.org please", "<bob@x.org>", "BOB@X.ORG", "mailto:bob@x.org", "a;bob@x.org;b",

@@ -22,11 +22,11 @@ from privacy_assets.pipeline.partitions import KeyPartitions
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.row_sources import select_partition
 from privacy_assets.pipeline.spec import TableSpec
+from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.given import given_frame, load
 from privacy_assets.tables.names import name_fault
 from privacy_assets.tables.private_table import canonical_source
 from privacy_assets.tables.reading import read_table
-from privacy_assets.tables.roles import Declared
 
 COMPOSED, DECOMPOSED = "caf\u00e9", "cafe\u0301"
 UNSEEN = {

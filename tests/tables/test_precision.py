@@ -143,7 +143,7 @@ def test_what_was_rounded_stays_and_no_real_value_changes(values: list[float], d
 def test_all_real_tables_count_and_train_says_what_a_short_float_is() -> None:
     train = pd.DataFrame({"x": pd.array([0.5, 1.5], dtype="float32"), "y": [10, 20]})
     holdout = pd.DataFrame({"x": [0.1, 0.25], "y": [10, 21]})
-    schema = joint_schema({"train": train, "holdout": holdout}, {"train": "train", "holdout": "holdout"}, None)
+    schema, _ = joint_schema({"train": train, "holdout": holdout}, {"train": "train", "holdout": "holdout"})
     assert [(column.dtype, column.precision) for column in schema.columns] == [("float32", 2), ("int64", 0)]
 
 

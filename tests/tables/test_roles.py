@@ -16,9 +16,10 @@ from privacy_assets import evaluate
 from privacy_assets.errors import ConfigError, InputError
 from privacy_assets.evaluation.evaluate import read_inputs
 from privacy_assets.generators import build_generator
+from privacy_assets.tables.declared import NOTHING, Declared
 from privacy_assets.tables.demo import load_patients
 from privacy_assets.tables.fingerprints import keyed_fingerprint
-from privacy_assets.tables.roles import NOTHING, Declared, foreign_cells, with_roles
+from privacy_assets.tables.roles import foreign_cells, with_roles
 from privacy_assets.tables.schema import TableSchema
 from privacy_assets.tables.table import Table
 
@@ -57,8 +58,6 @@ OPEN: dict[str, tuple[str, Any]] = {
     "six_digits_twice": (KEY, np.repeat(RNG.choice(np.arange(10**5, 10**6), N // 2, replace=False), 2)),
     "leading_zeros_gone": (KEY, RNG.integers(1, 10**9, N)),
     "number_of_four_rows": (KEY, np.repeat(np.arange(N // 4), 4)),
-    "dates_as_text": ("dates that were read as text", pd.date_range("2020-01-01", periods=N).astype(str)),
-    "numbers_as_text": ("numbers that were read as text", [f"{i / 7:.3f}" for i in range(N)]),
     "mail": ("e-mail addresses", RNG.choice([f"a{i}@b.example" for i in range(10)], N)),
     "some_mail": ("e-mail addresses", [f"p{i}@x.org" if i % 7 == 0 else "none" for i in range(N)]),
     "phone": ("phone numbers", RNG.choice([f"+49 170 12345{i:02d}" for i in range(30)], N)),

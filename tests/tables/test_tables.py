@@ -79,7 +79,8 @@ ONE_WAY: list[tuple[object, Kind]] = [
 def test_every_dtype_has_a_kind_and_comes_back(values: object, kind: Kind, comes_back: bool) -> None:
     frame = pd.DataFrame({"x": values})
     schema = infer_schema(frame)
-    assert (schema["x"].kind, schema["x"].dtype) == (kind, str(frame["x"].dtype))
+    dtype = "datetime64[us]" if kind == "datetime" and frame["x"].dtype == object else str(frame["x"].dtype)
+    assert (schema["x"].kind, schema["x"].dtype) == (kind, dtype)
     assert schema["x"].nullable == frame["x"].isna().any()
     if comes_back:
         assert_frame_equal(Table.of(frame, schema, where="t").to_published_frame(), frame)
@@ -171,7 +172,7 @@ def test_canonical_values(values: object, kind: Kind, expected: list[object]) ->
         (pd.to_datetime(["2020-01-01"]), "numeric", 0, "a value is not a number"),
         ([1j], "numeric", 0, "a value is not a number"),
         ([1.0, np.inf], "numeric", 1, "a value is infinite"),
-        (objects("1", "-inf"), "integer", 1, "a value is infinite"),
+        (objects("1", "-inf"), "integer", 1, "a value is not an integer"),
         ([1.0, 7712.3], "integer", 1, "a value is not an integer"),
         (objects(1, 2**70), "integer", 1, "does not fit 64 bits"),
         (pd.Series([1, 2**63], dtype="uint64"), "integer", 1, "does not fit 64 bits"),

@@ -107,12 +107,12 @@ def test_a_text_among_numbers_is_told_by_its_row(tmp_path: Path) -> None:
     """Earlier versions accepted it as a column of categories."""
     numbers(SECRET, 17).to_csv(tmp_path / "people.csv", index=False)
     for frame in (read_table(tmp_path / "people.csv"), numbers(SECRET, 17)):
-        with pytest.raises(InputError, match=r"people, column 'age', row 17: 1 of 200 rows contain strings"):
+        with pytest.raises(InputError, match=r"people: .*'age' \(1 of 200 values are not numbers, the first in row 17"):
             infer_schema(frame, where="people")
         assert infer_schema(frame, {"age": "categorical"})["age"].kind == "categorical"
     plain = numbers(30, 17).astype({"age": int})
     for tables in ((numbers(SECRET, 17), plain), (plain, numbers(SECRET, 17))):
-        with pytest.raises(InputError, match="column 'age', row 17: ") as caught:
+        with pytest.raises(InputError, match="'age'.* row 17") as caught:
             read_inputs(*tables, plain)
         assert SECRET not in str(caught.value)
 

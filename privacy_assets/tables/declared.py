@@ -1,0 +1,145 @@
+"""Declarations about the columns of a table by its owner."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from zoneinfo import available_timezones
+
+from privacy_assets.errors import ConfigError, near_name
+from privacy_assets.tables.names import as_named
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """Declarations about the columns by the owner of a table.
+
+    Attributes:
+        drop: Columns removed from every table. The subject column, if included, is removed from the synthetic table
+            only.
+        new_values: Columns in which new values are allowed, with the reason, which is signed.
+        allowed_values: Values that a closed column may contain in addition to those of the real tables.
+        missing: Values that mean a missing value, by column.
+        timezone: Zone of times without a time zone, such as "Europe/Berlin". "": there is none.
+    """
+
+    drop: tuple[str, ...] = ()
+    new_values: Mapping[str, str] = field(default_factory=dict)
+    allowed_values: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    missing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    timezone: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        drop: Any,
+        new_values: Any,
+        allowed_values: Any,
+        *,
+        missing: Any = None,
+        timezone: Any = None,
+        subject: str | None = None,
+    ) -> Declared:
+        """Create validated declarations from user input, with names in Unicode form NFC.
+
+        Raises:
+            ConfigError: If an argument is invalid. The message names argument, column and fix.
+        """
+        drop, new_values, allowed_values, missing = map(as_named, (drop, new_values, allowed_values, missing))
+        if isinstance(drop, str) or not all(isinstance(name, str) for name in drop or ()):
+            raise ConfigError("drop: give a list of column names.")
+        for argument, given, form in (
+            ("new_values", new_values, "{column: reason}"),
+            ("allowed_values", allowed_values, "{column: [values]}"),
+            ("missing", missing, "{column: [values]}"),
+        ):
+            if not isinstance(given or {}, Mapping) or not all(isinstance(name, str) for name in given or ()):
+                raise ConfigError(f"{argument}: give a mapping {form}.")
+        for name, reason in (new_values or {}).items():
+            if not isinstance(reason, str) or not reason.strip():
+                fix = f"new_values: {{{name}: why new values are safe here}}"
+                raise ConfigError(f"new_values: {name!r} has no reason, which is signed. Fix: {fix}.")
+        for argument, by_column in (("allowed_values", allowed_values), ("missing", missing)):
+            for name, values in (by_column or {}).items():
+                listed = values if isinstance(values, list | tuple) else ()
+                if not listed or not all(isinstance(one, str | bool | int | float) for one in listed):
+                    raise ConfigError(f"{argument}: {name!r} needs a list of strings or numbers.")
+        if timezone is not None and (not isinstance(timezone, str) or timezone not in available_timezones()):
+            raise ConfigError("timezone: give the name of a time zone, such as Europe/Berlin.")
+        named = [*(drop or ()), *(new_values or {}), *(allowed_values or {})]
+        for name in named:
+            if named.count(name) > 1:
+                raise ConfigError(f"column {name!r} is named twice in drop, new_values and allowed_values.")
+            if name == subject and name not in (drop or ()):
+                raise ConfigError(f"column {name!r} is the subject, which is not published and needs no role.")
+        return cls(
+            tuple(drop or ()),
+            dict(new_values or {}),
+            {name: tuple(values) for name, values in (allowed_values or {}).items()},
+            {name: tuple(map(str, values)) for name, values in (missing or {}).items()},
+            timezone or "",
+        )
+
+    def stated(self, keyed_fingerprint: Callable[[str], str]) -> dict[str, Any]:
+        """Return the signed form: all declarations, with allowed values as their number and a keyed digest.
+
+        Args:
+            keyed: Keyed digest of the deployment.
+        """
+        allowed_values = {
+            name: {
+                "values": len(values),
+                "digest": keyed_fingerprint(json.dumps([name, sorted(map(json.dumps, values))])),
+            }
+            for name, values in self.allowed_values.items()
+        }
+        found = {
+            "drop": list(self.drop),
+            "new_values": dict(self.new_values),
+            "allowed_values": allowed_values,
+            "missing": {name: list(values) for name, values in self.missing.items()},
+            "timezone": self.timezone,
+        }
+        return {name: value for name, value in found.items() if value}
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Arguments of :meth:`of`, by name."""
+        return {
+            "drop": self.drop,
+            "new_values": self.new_values,
+            "allowed_values": self.allowed_values,
+            "missing": self.missing,
+            "timezone": self.timezone or None,
+        }
+
+    def check(self, columns: Sequence[str]) -> None:
+        """Check that each declared column exists.
+
+        Raises:
+            ConfigError: If not.
+        """
+        for argument, names in (
+            ("drop", self.drop),
+            ("new_values", self.new_values),
+            ("allowed_values", self.allowed_values),
+            ("missing", self.missing),
+        ):
+            for name in names:
+                if name not in columns:
+                    raise ConfigError(f"{argument}: there is no column {name!r}.{near_name(name, columns)}")
+
+    def without_dropped(self, frame: Any, subject: str | None = None) -> Any:
+        """Return ``frame`` without the columns in ``drop``.
+
+        Args:
+            frame: Table with ``columns`` and ``drop``.
+            subject: Column that is kept even if it is in ``drop``.
+        """
+        gone = [name for name in self.drop if name in frame.columns and name != subject]
+        return frame.drop(columns=gone) if gone else frame
+
+
+NOTHING = Declared()
