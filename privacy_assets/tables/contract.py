@@ -367,19 +367,18 @@ def _kind_of(series: pd.Series, where: str) -> Kind:
 
 
 def _infer_object(series: pd.Series, where: str) -> Kind:
-    found: set[Kind] = set()
-    there = series.notna().to_numpy()
-    for row in np.flatnonzero(there):
-        value = series.iloc[row]
-        kind = next((kind for types, kind in _KINDS if isinstance(value, types)), None)
-        if kind is None:
-            problem = f"values of type {type(value).__name__} are not supported"
+    kinds: dict[type, Kind | None] = {}
+    for value_type in dict.fromkeys(map(type, series.dropna())):
+        kinds[value_type] = next((kind for types, kind in _KINDS if issubclass(value_type, types)), None)
+        if kinds[value_type] is None:
+            row = next(row for row, value in enumerate(series) if type(value) is value_type)
+            problem = f"values of type {value_type.__name__} are not supported"
             fix = "convert the column to a number, date or text"
-            raise InputError(problem, where=where, column=str(series.name), row=int(row), fix=fix)
-        found.add(kind)
+            raise InputError(problem, where=where, column=str(series.name), row=row, fix=fix)
+    found = set(kinds.values())
     if found == {"integer", "numeric"}:
         return "numeric"
-    return found.pop() if len(found) == 1 else "categorical"
+    return cast("Kind", found.pop()) if len(found) == 1 else "categorical"
 
 
 _KINDS: tuple[tuple[tuple[type, ...], Kind], ...] = (

@@ -24,7 +24,16 @@ from privacy_assets.tables.precision import (
     whole_decimals_of,
 )
 from privacy_assets.tables.schema import ColumnSchema, Kind
-from privacy_assets.tables.text import MARKERS, ZONED, as_texts, is_text, parse_numbers, parse_times, texts_of
+from privacy_assets.tables.text import (
+    MARKERS,
+    ZONED,
+    as_texts,
+    is_text,
+    parse_booleans,
+    parse_numbers,
+    parse_times,
+    texts_of,
+)
 
 _A = {"numeric": "a number", "integer": "an integer", "boolean": "true or false", "datetime": "a date or time"}
 _WORDS = {"true": True, "false": False, 1: True, 0: False}
@@ -266,6 +275,8 @@ def _datetimes(series: pd.Series, form: str = "", zone: str = "") -> pd.Series:
 def _booleans(series: pd.Series) -> pd.Series:
     if pd.api.types.is_bool_dtype(series.dtype):
         return series.astype("boolean")
+    if is_text(series) and not pd.api.types.is_object_dtype(series.dtype):
+        return _read(series, parse_booleans)
     return series.astype(object).map(_truth).astype("boolean")
 
 

@@ -8,6 +8,7 @@ user declares it. Codes stay text, because ``007`` and ``7`` are different codes
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -49,6 +50,7 @@ _COMMA = r"^[+-]?([0-9]+|[0-9]{1,3}(\.[0-9]{3})+)(,[0-9]+)?$"
 _GROUPED = r"^[+-]?([0-9]+|[0-9]{1,3}(,[0-9]{3})+)(\.[0-9]+)?$"
 _NUMBERS = {"": _POINT, ",": _COMMA, ".": _GROUPED}  # by the format of the column
 _CODE = r"^[A-Za-z]{1,4}[ .-]?[0-9]|^[0-9]+[A-Za-z]"  # letters next to digits
+_WHOLE = r"^[+-]?[0-9]+$"
 _DIGITS = 17  # significant digits of a float
 _SHARED, _NAMED_STRAYS = 10, 10  # rows that must have a text that a message names, and maximum number of such texts
 
@@ -173,7 +175,7 @@ def _numbers(values: pa.Array, tables: Sequence[Texts], missing: Sequence[str]) 
     read = parse_numbers(values, sign)
     whole = pd.api.types.is_integer_dtype(read)
     lengths = pc.utf8_length(values)
-    if whole or not _all_match(values, r"^[+-]?[0-9]+$"):
+    if whole or not _all_match(values, _WHOLE):
         long = values.filter(pc.greater(lengths, _DIGITS))
         digits = pc.utf8_length(pc.utf8_ltrim(pc.replace_substring_regex(long, r"[eE].*$|[^0-9]", ""), "0"))
         long_decimals = not whole and bool(pc.any(pc.greater(digits, _DIGITS)).as_py())
@@ -195,6 +197,7 @@ def _spelt_twice(table: Texts, sign: str, missing: Sequence[str]) -> bool:
     """Return True if a table contains two spellings of one number. Two tables may differ in their spelling."""
     texts = pc.unique(pc.utf8_trim_whitespace(table[0]))
     texts = texts.filter(pc.invert(pc.is_in(texts, pa.array([*MARKERS, *missing], pa.large_string()))))
+    texts = texts.filter(pc.invert(pc.match_substring_regex(texts, r"^-[0.,]*$")))  # programs write -0.0 and 0.0
     return parse_numbers(texts, sign).nunique() < len(texts)
 
 
@@ -255,11 +258,19 @@ def parse_numbers(texts: pa.Array, sign: str = "") -> pd.Series:
     if sign:
         texts = pc.replace_substring(texts, "." if sign == "," else ",", "")
         texts = pc.replace_substring(texts, ",", ".") if sign == "," else texts
-    try:
-        whole = pc.cast(pc.utf8_ltrim(texts, "+"), pa.int64())
-        return pd.Series(pd.arrays.IntegerArray(*_filled(whole, 0)))
-    except pa.ArrowInvalid:  # not all are whole, or one is too large
-        return pd.Series(pd.arrays.FloatingArray(*_filled(pc.cast(texts, pa.float64()), 0.0)))
+    if _all_match(texts.drop_null(), _WHOLE):
+        with suppress(pa.ArrowInvalid):  # one is too large
+            whole = pc.cast(pc.utf8_ltrim(texts, "+"), pa.int64())
+            return pd.Series(pd.arrays.IntegerArray(*_filled(whole, 0)))
+    return pd.Series(pd.arrays.FloatingArray(*_filled(pc.cast(texts, pa.float64()), 0.0)))
+
+
+def parse_booleans(texts: pa.Array) -> pd.Series:
+    """Read true and false in any case as booleans; NA for other texts."""
+    words = pc.utf8_lower(pc.utf8_trim_whitespace(texts))
+    known = pc.is_in(words, pa.array(["true", "false"], pa.large_string()))
+    truth = pc.if_else(known, pc.equal(words, "true"), None)
+    return pd.Series(pd.arrays.BooleanArray(*_filled(truth, False)))
 
 
 def _filled(numbers: pa.Array, zero: float) -> tuple[np.ndarray, np.ndarray]:
