@@ -19,7 +19,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from privacy_assets.cli.options import Commands, check_out, read_data, say, settings, workers, write_json
+from privacy_assets.cli.options import READING, Commands, check_out, read_data, say, settings, workers, write_json
 from privacy_assets.errors import ConfigError
 from privacy_assets.report.text import aligned
 from privacy_assets.report.words import number
@@ -65,7 +65,7 @@ def add_audit(commands: Commands) -> None:
     command.option("--ids", "attack these rows of the file (the first is 0)", metavar="A,B")
     person = "subject column; all other rows of an attacked subject are excluded from its tables"
     command.option("--subject", person)
-    command.common("--kind", "--missing", "--timezone", "--drop")
+    command.common(*READING, "--drop")
     command.option("--seed", "the same seed gives the same audit (default 0)")
     command.common("--ray")
     folder = "folder for checkpoints, from which an interrupted audit resumes; contains private counts (mode 0600)"

@@ -21,7 +21,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from privacy_assets.cli.options import COLUMNS, Command, Commands, check_out, read_data, settings
+from privacy_assets.cli.options import COLUMNS, READING, Command, Commands, check_out, read_data, settings
 from privacy_assets.errors import ConfigError
 from privacy_assets.infra import folders
 from privacy_assets.infra.files import fix_of, private_folder, put_atomic
@@ -58,7 +58,7 @@ def _add_training(command: Command) -> None:
     command.option("--generator", own)
     command.common("--set")
     command.option("--subject", "column that identifies subjects; left out of training and of the synthetic table")
-    command.common("--kind", "--missing", "--timezone", "--drop", "--new-values", "--allowed-values")
+    command.common(*READING, "--drop", "--new-values", "--allowed-values")
     device = "for generators that train on torch: auto, cpu, cuda, cuda:N or mps (default auto)"
     command.option("--device", device, default=None, metavar="NAME")
     kept = "folder for checkpoints, from which interrupted training resumes; as private as the table"

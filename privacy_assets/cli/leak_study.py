@@ -24,7 +24,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from privacy_assets.cli.options import Commands, leased, read_data, say, settings, workers
+from privacy_assets.cli.options import READING, Commands, leased, read_data, say, settings, workers
 from privacy_assets.errors import ConfigError, InputError, safe_repr
 from privacy_assets.report.text import aligned
 from privacy_assets.report.words import number
@@ -46,7 +46,7 @@ def add_leak_study(commands: Commands) -> None:
     out = "folder of the results, as private as counts of the table; created if missing"
     command.option("--out", out, required=True, metavar="FOLDER", type=Path)
     command.option("--subject", "column that identifies people; all rows of a person are on one side of the split")
-    command.common("--kind", "--missing", "--timezone", "--drop")
+    command.common(*READING, "--drop")
     command.option("--fractions", "leaked fractions (default: 0 to 1 in steps of 0.1)", metavar="A,B", type=_numbers)
     noise = "noise levels; all combinations of normal, Poisson and category noise are run (default 0,0.05)"
     command.option("--noise", noise, metavar="A,B", type=_numbers)

@@ -20,6 +20,7 @@ from privacy_assets.cli.keys import add_keys
 from privacy_assets.cli.leak_study import add_leak_study
 from privacy_assets.cli.options import (
     NO,
+    READING,
     YES,
     Commands,
     check_out,
@@ -130,7 +131,7 @@ def _add_evaluate(commands: Commands) -> None:
     earlier = "an earlier release about the same people; once for each"
     command.option("--earlier-release", earlier, dest="earlier_releases", metavar="FILE", action="append", default=[])
     command.option("--subject", "column that identifies subjects (real tables); default: each row is one person")
-    command.common("--kind", "--missing", "--timezone", "--drop", "--new-values", "--allowed-values")
+    command.common(*READING, "--drop", "--new-values", "--allowed-values")
     command.option("--metrics", "metrics to run, comma-separated; default: those of the policy", metavar="A,B")
     made_by = "generator of the synthetic table, for metrics that attack it: a name, or MODULE:FUNCTION"
     command.option("--generator", made_by)
@@ -187,7 +188,8 @@ def _evaluate(options: argparse.Namespace) -> int:
             progress=options.progress,
         )
     _write(report, options.json, options.html)
-    say(report.to_text())
+    if options.json != "-":
+        say(report.to_text())
     return YES if report.verdict == "pass" else NO
 
 
@@ -209,7 +211,7 @@ def _offending(options: argparse.Namespace, error: PrivacyAssetsError) -> str:
     for role in ("train", "holdout", "synthetic", "reference"):
         path = getattr(options, role)
         if path and error.where in (role, path, f"{role} ({path})"):
-            (value,) = read_table(path)[error.column].iloc[[error.row]].tolist()
+            (value,) = read_table(path, declared_columns(options).read)[error.column].iloc[[error.row]].tolist()
             return f" The value is {repr(value)[:_LONGEST_VALUE]}"
     return ""
 

@@ -66,6 +66,8 @@ _COMMON: dict[str, dict[str, Any]] = {
         "COLUMN=A,B", "values of a column that mean a missing value, besides empty cells; once for each column"
     ),
     "--timezone": {"metavar": "ZONE", "help": "zone of times without a time zone, for example Europe/Berlin"},
+    "--sep": {"metavar": "CHARACTER", "help": "separator of CSV files (default: a comma, in .tsv files a tab)"},
+    "--encoding": {"metavar": "NAME", "help": "encoding of CSV files, for example cp1252 (default: UTF-8 or UTF-16)"},
     "--new-values": repeatable(
         "COLUMN=REASON",
         "column in which new values are allowed, and the reason, which is recorded; once for each column",
@@ -85,7 +87,8 @@ _COMMON: dict[str, dict[str, Any]] = {
     "--releases": {"metavar": "DIR", "help": "the release folder, or its URL (s3://bucket/releases)"},
     "--private": {"metavar": "DIR", "help": "the gate's private folder, or its URL"},
 }
-COLUMNS = ("kind", "missing", "timezone", "drop", "new_values", "allowed_values")  # options that declare columns
+READING = ("--kind", "--missing", "--timezone", "--sep", "--encoding")  # options that say how tables are read
+COLUMNS = (*(name.removeprefix("--") for name in READING), "drop", "new_values", "allowed_values")
 
 
 class Command(argparse.ArgumentParser):
@@ -198,7 +201,8 @@ def read_data(options: argparse.Namespace) -> tuple[Table, np.ndarray | None]:
     from privacy_assets.tables.private_table import canonical_source, people_of
     from privacy_assets.tables.reading import read_table
 
-    frame, declared = read_table(options.data), declared_columns(options)
+    declared = declared_columns(options)
+    frame = read_table(options.data, declared.read)
     table = canonical_source(frame, options.subject, kinds(options.kind), declared, where=options.data)
     return table.rows, people_of([table])
 
@@ -213,7 +217,9 @@ def declared_columns(options: argparse.Namespace) -> Declared:
     marked = _pairs("missing", getattr(options, "missing", []), "COLUMN=A,B")
     missing = {name: parts("missing", [text]) for name, text in marked.items()}
     return Declared.of(parts("drop", options.drop), reasons, values, missing=missing,
-                       timezone=getattr(options, "timezone", None), subject=options.subject)  # fmt: skip
+                       timezone=getattr(options, "timezone", None),
+                       read={name: getattr(options, name, None) for name in ("sep", "encoding")},
+                       subject=options.subject)  # fmt: skip
 
 
 def _pairs(option: str, given: Sequence[str], form: str) -> dict[str, str]:
@@ -290,6 +296,8 @@ def check_out(*paths: str | None) -> None:
         ConfigError: If it is a folder, or its folder does not exist.
     """
     for path in paths:
+        if path == "-":
+            continue
         if path and Path(path).is_dir():
             raise ConfigError(f"{path}: this is a folder. Fix: name a file.")
         if path and not Path(path).resolve().parent.is_dir():
@@ -297,7 +305,11 @@ def check_out(*paths: str | None) -> None:
 
 
 def write_json(path: str, data: Mapping[str, Any]) -> None:
-    """Write ``data`` as a JSON file that only the current user can read."""
+    """Write ``data`` as a JSON file that only the current user can read, or to standard output for "-"."""
     from privacy_assets.infra.files import put_atomic
 
-    put_atomic(Path(path), json.dumps(data, indent=2, allow_nan=False).encode())
+    text = json.dumps(data, indent=2, allow_nan=False)
+    if path == "-":
+        say(text)
+    else:
+        put_atomic(Path(path), text.encode())

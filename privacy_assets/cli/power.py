@@ -18,7 +18,20 @@ from __future__ import annotations
 
 import argparse
 
-from privacy_assets.cli.options import NO, YES, Commands, check_out, kinds, parts, say, workers, write_json
+from privacy_assets.cli.options import (
+    NO,
+    READING,
+    YES,
+    Commands,
+    check_out,
+    declared_columns,
+    kinds,
+    say,
+    workers,
+    write_json,
+)
+
+_DECLARED = ("drop", "missing", "timezone", "read")  # declarations that a power analysis uses
 
 
 def add_power(commands: Commands) -> None:
@@ -34,7 +47,7 @@ def add_power(commands: Commands) -> None:
     table = "table like the one to publish: a Parquet or CSV file, a folder or a glob (default: the demo table)"
     command.option("--rows", table, dest="data", metavar="FILE")
     command.option("--subject", "column that identifies people; default: each row is one person")
-    command.common("--kind", "--missing", "--timezone", "--drop")
+    command.common(*READING, "--drop")
     command.option(
         "--policy", "policy file, or name of a built-in policy (default: the default limits)", metavar="YAML"
     )
@@ -57,7 +70,7 @@ def _power(options: argparse.Namespace) -> int:
             rows=options.data,
             subject=options.subject,
             kinds=kinds(options.kind),
-            drop=parts("drop", options.drop) or None,
+            **{name: value for name, value in declared_columns(options).arguments.items() if name in _DECLARED},
             policy=options.policy,
             draws=options.draws,
             seed=options.seed,

@@ -71,6 +71,7 @@ def evaluate(
     kinds: Mapping[str, Any] | None = None,
     missing: Mapping[str, Sequence[Any]] | None = None,
     timezone: str | None = None,
+    read: Mapping[str, str] | None = None,
     drop: Sequence[str] | None = None,
     new_values: Mapping[str, str] | None = None,
     allowed_values: Mapping[str, Sequence[Any]] | None = None,
@@ -99,6 +100,7 @@ def evaluate(
             format can be given as ``{"datetime": "%d.%m.%Y"}`` or ``{"numeric": {"decimal": ","}}``.
         missing: Values that mean a missing value, by column, in addition to empty cells.
         timezone: Zone of times without a time zone, such as "Europe/Berlin". None: they have none.
+        read: How CSV files are written: ``{"sep": ";", "encoding": "cp1252"}``. None: commas, and UTF-8 or UTF-16.
         drop: Columns to ignore. The report lists those that ``synthetic`` contains. The subject column is dropped
             from ``synthetic`` only.
         new_values: Columns in which new values are allowed, with a reason each.
@@ -128,7 +130,9 @@ def evaluate(
         raise ConfigError("embedder must be true or false, and progress a function that takes a string.")
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise ConfigError("seed must be an integer of at least 0.")
-    declared = Declared.of(drop, new_values, allowed_values, missing=missing, timezone=timezone, subject=subject)
+    declared = Declared.of(
+        drop, new_values, allowed_values, missing=missing, timezone=timezone, read=read, subject=subject
+    )
     made_by = None if generator is None else as_generator(generator)
     external = {"train", "holdout", "synthetic"} | ({"reference"} if reference is not None else set())
     chosen, in_force = choose_metrics(metrics, policy, made_by, external, embedder)
@@ -251,7 +255,7 @@ def read_inputs(
     if not isinstance(earlier_releases, list | tuple):
         raise InputError("expected a list of tables", where="earlier releases", fix="pass a list")
     given = {"train": train, "holdout": holdout, "reference": reference, "synthetic": synthetic}
-    frames = {role: load(table, role) for role, table in given.items() if table is not None}
+    frames = {role: load(table, role, declared.read) for role, table in given.items() if table is not None}
     names = {role: _where(role, given[role]) for role in frames}
     for role, frame in frames.items():
         check_frame(frame, where=names[role])

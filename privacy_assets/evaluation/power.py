@@ -35,7 +35,7 @@ from privacy_assets.report.text import aligned
 from privacy_assets.report.words import LABELS, clean, limit_symbol, number
 from privacy_assets.stats.estimates import Estimate, to_jsonable
 from privacy_assets.tables.column import row_ids
-from privacy_assets.tables.declared import Declared
+from privacy_assets.tables.declared import NOTHING, Declared
 from privacy_assets.tables.given import PATHS, given_frame
 from privacy_assets.tables.private_table import PrivateTable, canonical_source
 from privacy_assets.tables.schema import Kind
@@ -161,6 +161,9 @@ def power_analysis(
     subject: str | None = None,
     kinds: Mapping[str, Kind] | None = None,
     drop: Sequence[str] | None = None,
+    missing: Mapping[str, Sequence[Any]] | None = None,
+    timezone: str | None = None,
+    read: Mapping[str, str] | None = None,
     policy: Policy | Mapping[str, Any] | str | Path | None = None,
     draws: int = 3,
     seed: int = 0,
@@ -179,6 +182,9 @@ def power_analysis(
         subject: Column that identifies people. None: each row is a person.
         kinds: Kinds of columns that override the inferred ones.
         drop: Columns to ignore.
+        missing: Values that mean a missing value, by column, in addition to empty cells.
+        timezone: Zone of times without a time zone. None: they have none.
+        read: How CSV files are written, as in :func:`~privacy_assets.evaluate`.
         policy: A Policy, a mapping, a YAML file, or the name of a built-in one (``small``). None: the default limits.
             Limits that need an embedder, a generator or earlier releases are left out.
         draws: Number of random splits, each with newly drawn people.
@@ -203,7 +209,8 @@ def power_analysis(
         raise ConfigError("progress must be a function that takes a string.")
     people = {role: int(numbers[role]) for role in DEFAULT_SHARES if numbers[role]}
     metrics, in_force, left_out = _choose(None if policy is None else load_policy(policy), {*people, "synthetic"})
-    where, table = _table(rows, subject, kinds, drop)
+    declared = Declared.of(drop, None, None, missing=missing, timezone=timezone, read=read, subject=subject)
+    where, table = _table(rows, subject, kinds, declared)
     by_person = _rows_by_subject(table)
     if len(by_person) < sum(people.values()):
         sizes = f"{' + '.join(f'{x:,}' for x in people.values())} = {sum(people.values()):,}"
@@ -254,13 +261,12 @@ def _choose(policy: Policy | None, there: set[str]) -> tuple[dict[str, Metric], 
 
 
 def _table(
-    rows: TableLike | None, subject: str | None, kinds: Mapping[str, Kind] | None, drop: Sequence[str] | None
+    rows: TableLike | None, subject: str | None, kinds: Mapping[str, Any] | None, declared: Declared
 ) -> tuple[str, PrivateTable]:
     """Return the name of the table, and its rows in an order that depends only on their content."""
     check_reading(subject, kinds)
-    declared = Declared.of(drop, None, None, subject=subject)
     if rows is None:
-        if subject is not None or kinds or drop:
+        if subject is not None or kinds or declared != NOTHING:
             raise ConfigError("subject, kinds and drop require rows (--rows FILE).")
         from privacy_assets.tables.demo import SUBJECT, load_patients
 
@@ -268,7 +274,7 @@ def _table(
     elif isinstance(rows, PATHS):
         from privacy_assets.tables.reading import read_table
 
-        where, frame = str(rows), read_table(rows)
+        where, frame = str(rows), read_table(rows, declared.read)
     else:
         where, frame = "rows", given_frame(rows, where="rows")
     table = canonical_source(frame, subject, kinds, declared, where=where)

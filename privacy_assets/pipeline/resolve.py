@@ -16,7 +16,7 @@ from privacy_assets.pipeline.spec import Data, GeneratorGroup, Split, TableSpec
 from privacy_assets.policy import Policy
 from privacy_assets.tables.contract import REAL_ROLES, check_reading
 from privacy_assets.tables.declared import Declared
-from privacy_assets.tables.files import SUFFIXES
+from privacy_assets.tables.files import SUFFIXES, suffix_of
 from privacy_assets.tables.schema import yaml_text
 from privacy_assets.tables.splitting import DEFAULT_SHARES, check_shares
 
@@ -233,7 +233,7 @@ def _row_sources(spec: TableSpec, given: dict[str, RowSource], where: str) -> di
 
 
 def _check_path(path: str, where: str) -> None:
-    known = Path(path).suffix.lower() in SUFFIXES
+    known = suffix_of(Path(path)) in SUFFIXES
     if known or Path(path).is_dir() or "/" in path and not Path(path).suffix:
         return
     hint = did_you_mean(path, ["demo"]) if "." not in path else ""
@@ -287,7 +287,7 @@ def resolve_columns(data: Data, where: str) -> Declared:
         check_reading(data.subject, data.kinds)
         return Declared.of(
             data.drop, data.new_values, data.allowed_values, missing=data.missing, timezone=data.timezone,
-            subject=data.subject,
+            read=data.read, subject=data.subject,
         )  # fmt: skip
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None

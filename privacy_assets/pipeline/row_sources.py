@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from pandas.api.types import is_bool_dtype
 
 from privacy_assets.errors import InputError
 from privacy_assets.pipeline.resolve import PARTITION_MARK, ResolvedTable, RowSource
+from privacy_assets.tables.files import CsvFormat
 from privacy_assets.tables.given import given_frame
 from privacy_assets.tables.private_table import PrivateTable, canonical_source, external_splits
-from privacy_assets.tables.reading import read_table
+from privacy_assets.tables.reading import CSV, read_table
 from privacy_assets.tables.roles import check_identifiers
 from privacy_assets.tables.schema import TableSchema, check_not_published
 from privacy_assets.tables.table import Table
@@ -21,13 +23,14 @@ from privacy_assets.tables.table import Table
 Window = tuple[Any, Any]  # start and end of a time partition
 
 
-def read_source(row_source: RowSource, given: object, partition: str | None) -> pd.DataFrame:
+def read_source(row_source: RowSource, given: object, partition: str | None, form: CsvFormat = CSV) -> pd.DataFrame:
     """Read the rows of a source.
 
     Args:
         row_source: Source.
         given: Rows from the caller, for a source of kind "given".
         partition: Key of the partition, which replaces the placeholder in a path.
+        form: How CSV files are written.
     """
     if row_source.kind == "given":
         return given_frame(given, where=row_source.describe()).reset_index(drop=True)
@@ -35,7 +38,7 @@ def read_source(row_source: RowSource, given: object, partition: str | None) -> 
         from privacy_assets.tables.demo import load_patients
 
         return load_patients()
-    return read_table(partition_path(row_source.path, partition))
+    return read_table(partition_path(row_source.path, partition), form)
 
 
 def partition_path(template: str, partition: str | None) -> str:
@@ -75,10 +78,18 @@ def select_partition(
         times = pd.to_datetime(frame[column], utc=True, errors="coerce")
         chosen = frame[(times >= window[0]) & (times < window[1])]
     else:
-        chosen = frame[frame[column].astype(str).str.normalize("NFC") == partition]
+        keys = frame[column].astype(object).map(_key_of).str.normalize("NFC")
+        chosen = frame[keys == (partition.lower() if is_bool_dtype(frame[column]) else partition)]
     if chosen.empty:
         raise InputError("the partition has no rows", where=where, column=column, fix="check partitions and data")
     return chosen
+
+
+def _key_of(value: object) -> str:
+    """Return the partition key of a cell: 2020.0 is 2020, and booleans are in lower case."""
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def source_table(
@@ -86,7 +97,7 @@ def source_table(
 ) -> PrivateTable:
     """Return the private table in canonical form. The schema is inferred before the partition is selected."""
     row_source = resolved.row_sources["source"]
-    frame, data = read_source(row_source, given, partition), resolved.spec.data
+    frame, data = read_source(row_source, given, partition, resolved.declared.read), resolved.spec.data
     whole = canonical_source(frame, data.subject, data.kinds, resolved.declared)
     return _of_partition(whole, resolved, "source", partition, window)
 
@@ -95,7 +106,10 @@ def user_splits(
     resolved: ResolvedTable, given: Mapping[str, pd.DataFrame], partition: str | None, window: Window | None
 ) -> dict[str, PrivateTable]:
     """Return the external train, holdout and reference in canonical form, with one schema."""
-    frames = {role: read_source(resolved.row_sources[role], given.get(role), partition) for role in resolved.roles}
+    form = resolved.declared.read
+    frames = {
+        role: read_source(resolved.row_sources[role], given.get(role), partition, form) for role in resolved.roles
+    }
     data = resolved.spec.data
     tables = external_splits(frames, data.subject, data.kinds, resolved.declared)
     return {role: _of_partition(table, resolved, role, partition, window) for role, table in tables.items()}
@@ -121,7 +135,7 @@ def user_synthetic(
 ) -> pd.DataFrame:
     """Return the external synthetic table with the columns, precision and dtypes of the private one."""
     row_source = resolved.row_sources["synthetic"]
-    rows = resolved.declared.without_dropped(read_source(row_source, given, partition))
+    rows = resolved.declared.without_dropped(read_source(row_source, given, partition, resolved.declared.read))
     check_not_published(rows.columns, resolved.spec.data.subject, "synthetic")
     table = Table.of(rows, schema, where="synthetic", synthetic=True, external=True)
     check_identifiers(table, resolved.declared.drop, where="synthetic")

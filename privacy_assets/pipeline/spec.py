@@ -68,6 +68,12 @@ class Data(Group):
         title="the name of a time zone, or null",
         description="zone of times without a time zone, for example Europe/Berlin; default: they have none",
     )
+    read: dict[str, str] = Field(
+        default_factory=dict,
+        title="sep, encoding or both",
+        description="how CSV files are written, for example {sep: ';', encoding: cp1252}; default: commas, and UTF-8"
+        " or UTF-16",
+    )
     drop: Annotated[tuple[str, ...], Tuple, Named] = Field(
         default=(),
         title="a list of column names, for example [claim_id, note]",
@@ -288,7 +294,19 @@ class TableSpec(Group):
         _check_texts(written, "table")
         policy = written.get("policy")
         beside = folder / policy if isinstance(policy, str) else None
+        for part in (written, written.get("data")):
+            if isinstance(part, dict):
+                part.update({role: beside_file(part[role], folder) for role in _TABLES if role in part})
         return cls(**{**written, **({"policy": beside} if beside is not None and beside.is_file() else {})})
+
+
+_TABLES = ("source", "train", "holdout", "reference", "synthetic")
+
+
+def beside_file(given: Any, folder: Path) -> Any:
+    """Return a relative path of a table as a path from ``folder``, the folder of the file in which it is written."""
+    known = not isinstance(given, str) or given == "demo" or "://" in given or Path(given).is_absolute()
+    return given if known or not given else str(folder / given)
 
 
 def spec_of(table: TableSpec | str, **short: Any) -> TableSpec:

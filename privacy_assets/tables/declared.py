@@ -9,6 +9,7 @@ from typing import Any
 from zoneinfo import available_timezones
 
 from privacy_assets.errors import ConfigError, near_name
+from privacy_assets.tables.files import CsvFormat
 from privacy_assets.tables.names import as_named
 
 
@@ -22,6 +23,7 @@ class Declared:
         new_values: Columns in which new values are allowed, with the reason, which is signed.
         allowed_values: Values that a closed column may contain in addition to those of the real tables.
         missing: Values that mean a missing value, by column.
+        read: How CSV files are written.
         timezone: Zone of times without a time zone, such as "Europe/Berlin". "": there is none.
     """
 
@@ -30,6 +32,7 @@ class Declared:
     allowed_values: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     missing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     timezone: str = ""
+    read: CsvFormat = CsvFormat()
 
     @classmethod
     def of(
@@ -40,6 +43,7 @@ class Declared:
         *,
         missing: Any = None,
         timezone: Any = None,
+        read: Any = None,
         subject: str | None = None,
     ) -> Declared:
         """Create validated declarations from user input, with names in Unicode form NFC.
@@ -80,6 +84,7 @@ class Declared:
             {name: tuple(values) for name, values in (allowed_values or {}).items()},
             {name: tuple(map(str, values)) for name, values in (missing or {}).items()},
             timezone or "",
+            CsvFormat.of(read),
         )
 
     def stated(self, keyed_fingerprint: Callable[[str], str]) -> dict[str, Any]:
@@ -113,6 +118,7 @@ class Declared:
             "allowed_values": self.allowed_values,
             "missing": self.missing,
             "timezone": self.timezone or None,
+            "read": self.read,
         }
 
     def check(self, columns: Sequence[str]) -> None:
@@ -128,7 +134,8 @@ class Declared:
             ("missing", self.missing),
         ):
             for name in names:
-                if name not in columns:
+                # A dropped column may be absent, unless its name is probably a typing error.
+                if name not in columns and (argument != "drop" or near_name(name, columns)):
                     raise ConfigError(f"{argument}: there is no column {name!r}.{near_name(name, columns)}")
 
     def without_dropped(self, frame: Any, subject: str | None = None) -> Any:

@@ -7,21 +7,66 @@ import csv
 import datetime as dt
 import glob
 import io
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from privacy_assets.errors import InputError, is_transient, safe_repr
+from privacy_assets.errors import ConfigError, InputError, is_transient, safe_repr
 from privacy_assets.infra.files import is_path, not_a_file
 from privacy_assets.infra.objects import Location, ObjectPath, location
+from privacy_assets.tables.schema import yaml_text
 from privacy_assets.tables.text import MARKERS, infer_text
 
 _NO_TABLES = "the folder contains no .parquet or .csv file"
-SUFFIXES = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv"}
+SUFFIXES = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".tsv": "csv", ".csv.gz": "csv", ".tsv.gz": "csv"}
+
+
+@dataclass(frozen=True, slots=True)
+class CsvFormat:
+    """How CSV files are written.
+
+    Attributes:
+        sep: Separator of fields. "": a tab in .tsv files, a comma in others.
+        encoding: Encoding of the text. "": UTF-8, or UTF-16 if the file begins with its byte order mark.
+    """
+
+    sep: str = ""
+    encoding: str = ""
+
+    @classmethod
+    def of(cls, given: Any) -> CsvFormat:
+        """Create a format from a mapping with ``sep`` and ``encoding``.
+
+        Raises:
+            ConfigError: If it has other keys, the separator is not one character, or the encoding is unknown.
+        """
+        if isinstance(given, CsvFormat):
+            return given
+        told = given or {}
+        if not isinstance(told, Mapping) or not set(told) <= {"sep", "encoding"}:
+            raise ConfigError('read: give a mapping with sep, encoding or both, such as {sep: ";", encoding: cp1252}.')
+        sep, encoding = told.get("sep") or "", told.get("encoding") or ""
+        if not isinstance(sep, str) or len(sep) > 1 or sep in ('"', "\n", "\r"):
+            raise ConfigError('read: sep must be one character, such as ";".')
+        try:
+            codecs.lookup(encoding or "utf-8")
+        except (LookupError, TypeError):
+            raise ConfigError(
+                "read: the encoding is unknown. Fix: name one, such as utf-8, cp1252 or latin-1."
+            ) from None
+        return cls(sep, encoding)
+
+
+def suffix_of(file: Location | Path) -> str:
+    """Return the suffix of a file in lower case, with that of the text in a compressed file (".csv.gz")."""
+    parts = [part.lower() for part in Path(file.name).suffixes]
+    return "".join(parts[-2:]) if parts[-1:] == [".gz"] else "".join(parts[-1:])
 
 
 def table_files(path: str | Location) -> list[Location]:
@@ -60,7 +105,9 @@ def _objects(place: ObjectPath) -> list[Location]:
 
 def _on_disk(place: Path) -> list[Location]:
     if place.is_dir():
-        found, missing = [file for suffix in SUFFIXES for file in place.glob(f"*{suffix}")], _NO_TABLES
+        found = [file for file in place.iterdir() if suffix_of(file) in SUFFIXES]
+        found = found or [file for file in place.glob("*=*/**/*") if suffix_of(file) in SUFFIXES]
+        missing = _NO_TABLES
     elif glob.has_magic(str(place)) and not place.exists():
         found, missing = [Path(match) for match in glob.glob(str(place))], "no file matches the pattern"
     else:
@@ -80,7 +127,7 @@ def _instead(missing: Path) -> str:
     if not missing.parent.is_dir():
         return f"check the path: there is no folder {safe_repr(missing.parent)}"
     try:
-        names = [file.name for file in missing.parent.iterdir() if file.suffix.lower() in SUFFIXES]
+        names = [file.name for file in missing.parent.iterdir() if suffix_of(file) in SUFFIXES]
     except OSError:  # a folder without permission to list it
         return ""
     near = get_close_matches(missing.name, names, cutoff=0.7)
@@ -88,35 +135,41 @@ def _instead(missing: Path) -> str:
 
 
 _WIDE = {codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE}
+_NAME_ENCODING = "name its encoding (data: {read: {encoding: cp1252}}, on the command line --encoding cp1252)"
 _NO_HEADER = "give the file a first line with the names of the columns"
-_SIGNS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+_SIGNS = {";": "semicolons", "\t": "tabs", "|": "bars", ",": "commas"}
+csv.field_size_limit(1 << 28)  # characters
 _LONG = 19  # digits
 _FEWEST_NAMES = 3  # minimum number of names to be recognized as a sequence; two numbers always form one
 
 
-def csv_fault(stream: BinaryIO, where: str) -> InputError | None:
-    """Find the first line of ``stream`` that is not UTF-8 or whose number of fields differs from the header."""
+def encoding_of(start: bytes) -> str:
+    """Return the encoding of a text by its first bytes: UTF-16 if they are its byte order mark, else UTF-8."""
+    return "utf-16" if start[:2] in _WIDE else "utf-8-sig"
+
+
+def csv_fault(stream: BinaryIO, where: str, sep: str = ",", encoding: str = "utf-8-sig") -> InputError | None:
+    """Find the first line of ``stream`` with another encoding or another number of fields than the header."""
     stream.seek(0)
-    fault = _encoding_fault(stream, where)
+    fault = _encoding_fault(stream, where, encoding) if encoding in ("utf-8-sig", "utf-8") else None
     if fault is None:
         stream.seek(0)
-        fault = _shape_fault(stream, where)
+        fault = _shape_fault(stream, where, sep, encoding)
     return fault
 
 
-def _separator_fault(names: Sequence[str], where: str) -> InputError | None:
-    found = [word for sign, word in _SIGNS.items() if len(names) == 1 and sign in names[0]]
+def _separator_fault(names: Sequence[str], where: str, sep: str) -> InputError | None:
+    found = [sign for sign in _SIGNS if len(names) == 1 and sign in names[0] and sign != sep]
     if not found:
         return None
-    fix = "save it with commas between the columns, and with points in decimals"
-    return InputError(f"its columns are separated by {found[0]}", where=where, fix=fix)
+    pasted = yaml_text({"read": {"sep": found[0]}})
+    fix = f"name the separator (data: {pasted}, on the command line --sep {shlex.quote(found[0])})"
+    return InputError(f"its columns are separated by {_SIGNS[found[0]]}", where=where, fix=fix)
 
 
-def _encoding_fault(stream: BinaryIO, where: str) -> InputError | None:
-    start, fix = 0, "save the file as UTF-8"
+def _encoding_fault(stream: BinaryIO, where: str, encoding: str) -> InputError | None:
+    start, fix = 0, _NAME_ENCODING
     for number, line in enumerate(stream, start=1):
-        if number == 1 and line[:2] in _WIDE:
-            return InputError("it is UTF-16 text, not UTF-8", where=where, fix=fix)
         try:
             line.decode()
         except UnicodeDecodeError as error:
@@ -126,16 +179,16 @@ def _encoding_fault(stream: BinaryIO, where: str) -> InputError | None:
     return None
 
 
-def _shape_fault(stream: BinaryIO, where: str) -> InputError | None:
+def _shape_fault(stream: BinaryIO, where: str, sep: str, encoding: str) -> InputError | None:
     """Find a record whose number of fields differs from the header, or an unclosed quote."""
-    text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="")
-    records = csv.reader(text, strict=True)
+    text = io.TextIOWrapper(stream, encoding=encoding, newline="")
+    records = csv.reader(text, strict=True, delimiter=sep)
     wanted, row, line = 0, -1, 1
     try:
         for fields in records:
             if fields and not wanted:
                 wanted = len(fields)
-                if (fault := _separator_fault(fields, where)) is not None:
+                if (fault := _separator_fault(fields, where, sep)) is not None:
                     return fault
             elif fields:
                 row += 1
@@ -144,6 +197,10 @@ def _shape_fault(stream: BinaryIO, where: str) -> InputError | None:
                     fix = "give every line as many fields as the header, and quote strings that contain commas"
                     return InputError(problem, where=where, row=row, fix=fix)
             line = records.line_num + 1
+        if wanted and row < 0:
+            return InputError("the table has 0 rows, at least 1 are needed", where=where, fix="add rows")
+    except UnicodeError:
+        return InputError(f"it is not {encoding} text", where=where, fix=_NAME_ENCODING)
     except csv.Error:
         fix = "close every quote, and double quotes within a quoted string"
         return InputError(f"the quotes of the record that begins in line {line} do not match", where=where, fix=fix)
@@ -152,7 +209,7 @@ def _shape_fault(stream: BinaryIO, where: str) -> InputError | None:
     return None
 
 
-def check_header(table: pa.Table, where: str) -> None:
+def check_header(table: pa.Table, where: str, sep: str = ",") -> None:
     """Raise InputError if the first line of a CSV file is a row, has duplicate names, or uses another separator.
 
     Messages do not contain names. The first line is a row if its fields are numbers, dates, booleans and strings as in
@@ -160,7 +217,7 @@ def check_header(table: pa.Table, where: str) -> None:
     names.
     """
     names = table.column_names
-    if (fault := _separator_fault(names, where)) is not None:
+    if (fault := _separator_fault(names, where, sep)) is not None:
         raise fault
     repeated = [position for position, name in enumerate(names) if name in names[:position]]
     if repeated:

@@ -10,20 +10,21 @@ import pyarrow as pa
 
 from privacy_assets.errors import InputError
 from privacy_assets.infra.objects import ObjectPath
+from privacy_assets.tables.files import CsvFormat
 from privacy_assets.tables.names import renamed
-from privacy_assets.tables.reading import frame_of
+from privacy_assets.tables.reading import CSV, frame_of
 from privacy_assets.tables.stored import StoredTable, open_table
 
 PATHS = (str, Path, ObjectPath)
 _STREAM = "__arrow_c_stream__"
 
 
-def load(table: Any, where: str = "table") -> pd.DataFrame | StoredTable:
+def load(table: Any, where: str = "table", form: CsvFormat = CSV) -> pd.DataFrame | StoredTable:
     """Load a dataframe, or the table of a file, folder or glob. Raises InputError for other objects.
 
     See :func:`given_frame` and :func:`~.stored.open_table`.
     """
-    return open_table(table) if isinstance(table, PATHS) else given_frame(table, where=where)
+    return open_table(table, form) if isinstance(table, PATHS) else given_frame(table, where=where)
 
 
 def given_frame(table: object, *, where: str) -> pd.DataFrame:

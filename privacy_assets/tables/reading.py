@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pandas as pd
 import pyarrow as pa
@@ -12,23 +15,33 @@ import pyarrow.parquet
 
 from privacy_assets.errors import InputError, is_transient, safe_repr
 from privacy_assets.infra.objects import Location, ObjectPath, location
-from privacy_assets.tables.files import SUFFIXES, check_header, csv_fault, table_files
+from privacy_assets.tables.files import (
+    SUFFIXES,
+    CsvFormat,
+    check_header,
+    csv_fault,
+    encoding_of,
+    suffix_of,
+    table_files,
+)
 from privacy_assets.tables.names import renamed
 from privacy_assets.tables.schema import check_frame, check_same_columns
 
 _BLOCK = 1 << 24  # bytes parsed at once: the longest row of a CSV file
+CSV = CsvFormat()
 SAME_COLUMNS = "give all files of a glob the same columns"
 
 
-def read_table(path: str | Location) -> pd.DataFrame:
+def read_table(path: str | Location, form: CsvFormat = CSV) -> pd.DataFrame:
     """Read a Parquet or CSV file, or several with the same columns, as one frame with a new index.
 
-    CSV: header line, UTF-8; empty fields are missing, and all others are text, which :mod:`.contract` reads. Parquet: a
-    named index stored by pandas becomes a column. Names of columns are converted to Unicode form NFC. Raises InputError
+    CSV: header line; empty fields are missing, and all others are text, which :mod:`.contract` reads. Parquet: a
+    named index stored by pandas becomes a column, and so do the folders of a partitioned table (``sex=F/1.parquet``).
+    Names of columns are converted to Unicode form NFC. Raises InputError
     naming the file.
     """
     place = location(path)
-    frames = [(file, _read_file(file)) for file in table_files(place)]
+    frames = [(file, _read_file(file, form).assign(**folder_values(place, file))) for file in table_files(place)]
     first_file, first = frames[0]
     for file, frame in frames[1:]:
         check_same_columns(first.columns, str(first_file), frame.columns, str(file), SAME_COLUMNS)
@@ -37,14 +50,23 @@ def read_table(path: str | Location) -> pd.DataFrame:
     return joined
 
 
+def folder_values(place: Location, file: Location) -> dict[str, str]:
+    """Return the values that the folders of a partitioned table stand for, by column: ``sex=F/1.parquet``."""
+    if not isinstance(place, Path) or not isinstance(file, Path) or not file.is_relative_to(place):
+        return {}
+    pairs = [part.partition("=") for part in file.relative_to(place).parts[:-1]]
+    return {name: value for name, sign, value in pairs if sign}
+
+
 def kind_of(file: Location) -> str:
     """Return the kind of a file, "parquet" or "csv". Raises InputError for other or empty files."""
-    kind = SUFFIXES.get(file.suffix.lower())
+    kind = SUFFIXES.get(suffix_of(file))
     size = file.version()[0] if isinstance(file, ObjectPath) else file.stat().st_size
     if size == 0:
         raise InputError("the file is empty", where=str(file), fix="give a file with a header and rows")
     if kind is None:
-        raise InputError(f"unknown file type {safe_repr(file.suffix)}", where=str(file), fix="give .parquet or .csv")
+        fix = f"give one of {', '.join(SUFFIXES)}"
+        raise InputError(f"unknown file type {safe_repr(file.suffix)}", where=str(file), fix=fix)
     return kind
 
 
@@ -53,42 +75,67 @@ def unreadable(kind: str, where: str, error: Exception) -> InputError:
     return InputError(f"cannot be read as {kind} ({type(error).__name__})", where=where)
 
 
-def _read_file(file: Location) -> pd.DataFrame:
+def _read_file(file: Location, form: CsvFormat) -> pd.DataFrame:
     kind = kind_of(file)
-    if not isinstance(file, ObjectPath):
-        return parse_table(file, kind, where=str(file))
+    if suffix_of(file).startswith(".tsv") and not form.sep:
+        form = replace(form, sep="\t")
     try:
-        stream = file.open("rb")
+        stream: Any = file.open("rb")
+        if suffix_of(file).endswith(".gz"):
+            stream = gzip.GzipFile(fileobj=stream)
+        elif not isinstance(file, ObjectPath) and kind == "parquet":
+            return parse_table(file, kind, where=str(file))
     except OSError as error:
         unread = unreadable(kind, str(file), error)
         unread.transient = is_transient(error)
         raise unread from None
     with stream:
-        return parse_table(stream, kind, where=str(file))
+        return parse_table(stream, kind, where=str(file), form=form)
 
 
-def parse_table(source: Path | BinaryIO, kind: str, *, where: str) -> pd.DataFrame:
+def parse_table(source: Path | BinaryIO, kind: str, *, where: str, form: CsvFormat = CSV) -> pd.DataFrame:
     """Parse a file or stream of ``kind`` "parquet" or "csv". Raises InputError naming ``where``."""
+    sep = form.sep or ","
+    encoding = form.encoding or "utf-8-sig"
     try:
         if kind == "parquet":
             return renamed(frame_of(pa.parquet.ParquetFile(source).read(), where, kind), where)
-        table = _read_csv(source)
+        if not isinstance(source, Path) and not form.encoding:
+            encoding = encoding_of(source.read(4))
+            source.seek(0)
+        table = _read_csv(source, sep, encoding)
         # Invalid UTF-8 is detected late: its cells become bytes, and names are decoded on access.
         clean = bool(table.column_names) and not any(map(pa.types.is_binary, table.schema.types))
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        fault = None if kind == "parquet" else _second_look(source, where)
+    except (pa.ArrowException, OSError, EOFError, UnicodeError) as error:
+        fault = _other_kind(source, kind, where)
+        if fault is None and kind == "csv" and not isinstance(error, EOFError | gzip.BadGzipFile):
+            fault = _second_look(source, where, sep, encoding)
         (fault or unreadable(kind, where, error)).raise_without_context()
-    fault = None if clean else _second_look(source, where)
+    fault = None if clean else _second_look(source, where, sep, encoding)
     if fault is not None:
         raise fault
-    check_header(table, where)
+    check_header(table, where, sep)
     return renamed(frame_of(table, where, kind), where)
 
 
-def _read_csv(source: Path | BinaryIO) -> pa.Table:
+def _other_kind(source: Path | BinaryIO, kind: str, where: str) -> InputError | None:
+    """Return an error if the content of a file is not what its name says."""
+    try:
+        with nullcontext(source) if not isinstance(source, Path) else source.open("rb") as stream:
+            stream.seek(0)
+            is_parquet = stream.read(4) == b"PAR1"
+    except (OSError, EOFError):
+        return None
+    if is_parquet == (kind == "parquet"):
+        return None
+    told = ("it is a Parquet file with the name of a CSV file", "it is not a Parquet file")[kind == "parquet"]
+    return InputError(told, where=where, fix="give the file the suffix of its content (.parquet or .csv)")
+
+
+def _read_csv(source: Path | BinaryIO, sep: str, encoding: str) -> pa.Table:
     """Read a CSV file as text, so that no cell is changed: types are decided for all tables of a release together."""
-    blocks = pa.csv.ReadOptions(block_size=_BLOCK)
-    parsing = pa.csv.ParseOptions(newlines_in_values=True)
+    blocks = pa.csv.ReadOptions(block_size=_BLOCK, encoding="utf8" if encoding == "utf-8-sig" else encoding)
+    parsing = pa.csv.ParseOptions(newlines_in_values=True, delimiter=sep)
     with pa.csv.open_csv(source, read_options=blocks, parse_options=parsing) as stream:
         types = dict.fromkeys(stream.schema.names, pa.large_string())
     if not isinstance(source, Path):
@@ -97,14 +144,19 @@ def _read_csv(source: Path | BinaryIO) -> pa.Table:
     return pa.csv.read_csv(source, read_options=blocks, parse_options=parsing, convert_options=texts)
 
 
-def _second_look(source: Path | BinaryIO, where: str) -> InputError | None:
+def _second_look(source: Path | BinaryIO, where: str, sep: str, encoding: str) -> InputError | None:
     try:
         if not isinstance(source, Path):
-            return csv_fault(source, where)
+            return csv_fault(source, where, sep, encoding)
         with source.open("rb") as stream:
-            return csv_fault(stream, where)
+            return csv_fault(stream, where, sep, encoding)
     except OSError:
         return None
+
+
+_EXACT = {pa.int64(): pd.Int64Dtype(), pa.uint64(): pd.UInt64Dtype(), pa.int32(): pd.Int32Dtype(),
+          pa.uint32(): pd.UInt32Dtype(), pa.int16(): pd.Int16Dtype(), pa.uint16(): pd.UInt16Dtype(),
+          pa.int8(): pd.Int8Dtype(), pa.uint8(): pd.UInt8Dtype()}  # fmt: skip
 
 
 def frame_of(table: pa.Table, where: str, kind: str = "parquet") -> pd.DataFrame:
@@ -115,6 +167,9 @@ def frame_of(table: pa.Table, where: str, kind: str = "parquet") -> pd.DataFrame
         raise InputError(problem, where=where, fix="rename one of the columns")
     try:
         frame: pd.DataFrame = table.to_pandas(date_as_object=False)
+        for name, column in zip(table.column_names, table.columns, strict=True):
+            if pa.types.is_integer(column.type) and column.null_count and name in frame:
+                frame[name] = column.to_pandas(types_mapper=_EXACT.get).array  # pandas would read them as floats
     except (pa.ArrowException, ValueError, OverflowError) as error:
         unreadable(kind, where, error).raise_without_context()
     stored = [name for name in frame.index.names if name is not None]

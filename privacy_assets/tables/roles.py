@@ -29,6 +29,7 @@ from privacy_assets.tables.table import Table
 SHARE = 0.2  # minimum share of rows with the form of a phone or card number
 _CHECKED_VALUES, _LONGEST = 5000, 500  # maximum number of distinct values tested, and of characters of each
 _PHONE = re.compile(r"(\+|00)\d[\d ()./-]{6,20}|[(]?0\d+[ ()/-][\d ()/-]{5,18}|[(]?\d{3}[)]?[ .-]\d{3}[ .-]\d{4}")
+_DATE_OR_PERIOD = re.compile(r"\d{1,4}([./-])\d{1,2}\1\d{1,4}( \d{1,2}:\d\d(:\d\d)?)?|\d\d[./]\d{4} ?- ?\d\d[./]\d{4}")
 _CARD = re.compile(r"\d([ -]?\d){12,18}")
 
 # RE2, which pyarrow applies to a million strings in half a second.
@@ -138,20 +139,25 @@ def _is_valid(iban: str) -> bool:
     return int("".join(str(int(c, 36)) for c in iban[4:] + iban[:4])) % 97 == 1
 
 
-def likely_identifier(texts: np.ndarray, rows: np.ndarray) -> str:
+def likely_identifier(texts: np.ndarray, rows: np.ndarray, shared: bool = False) -> str:
     """Return the kind of direct identifier that a column contains by the form of its values.
     Phone and card numbers also occur by chance, so at least 20 % of the rows must have the form.
 
     Args:
         texts: Distinct strings of the column.
         rows: Number of rows with each string.
+        shared: True if many people share a value, as they share codes of drugs: then only numbers that begin with "+"
+            or "00" count as phone numbers.
 
     Returns:
         "phone numbers", "payment card numbers", or "" for neither.
     """
     step = -(-len(texts) // _CHECKED_VALUES)
     texts, rows = texts[::step], rows[::step]
-    for what, found in _FORMS.items():
+    forms = (
+        {**_FORMS, "phone numbers": lambda text: text.startswith(("+", "00")) and _is_phone(text)} if shared else _FORMS
+    )
+    for what, found in forms.items():
         hits = np.fromiter((found(text[:_LONGEST].strip()) for text in texts), dtype=bool, count=len(texts))
         if rows[hits].sum() >= SHARE * rows.sum():
             return what
@@ -159,7 +165,8 @@ def likely_identifier(texts: np.ndarray, rows: np.ndarray) -> str:
 
 
 def _is_phone(text: str) -> bool:
-    return 8 <= sum(c.isdigit() for c in text) <= 15 and _PHONE.fullmatch(text) is not None
+    digits = sum(c.isdigit() for c in text)
+    return 8 <= digits <= 15 and _PHONE.fullmatch(text) is not None and not _DATE_OR_PERIOD.fullmatch(text)
 
 
 def _is_card(text: str) -> bool:
@@ -389,7 +396,7 @@ def _open_text(texts: np.ndarray, codes: np.ndarray, holders: np.ndarray) -> str
         texts, holders = texts[telling], holders[telling]
     if not len(codes):
         return ""
-    if found := likely_identifier(texts, np.bincount(codes)):
+    if found := likely_identifier(texts, np.bincount(codes), not _rarely_shared(codes, holders)):
         return found
     lengths = np.array([len(text) for text in texts])
     if _rarely_shared(codes, holders) and (read := _read_as_text(texts)):

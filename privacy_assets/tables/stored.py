@@ -12,24 +12,24 @@ import pyarrow.parquet
 
 from privacy_assets.infra.objects import Location, ObjectPath, location
 from privacy_assets.tables.arrays import mapped_empty
-from privacy_assets.tables.files import table_files
+from privacy_assets.tables.files import CsvFormat, table_files
 from privacy_assets.tables.names import as_named
-from privacy_assets.tables.reading import SAME_COLUMNS, frame_of, kind_of, read_table, unreadable
+from privacy_assets.tables.reading import CSV, SAME_COLUMNS, folder_values, frame_of, kind_of, read_table, unreadable
 from privacy_assets.tables.schema import check_frame, check_same_columns
 
 
-def open_table(path: str | Location) -> pd.DataFrame | StoredTable:
+def open_table(path: str | Location, form: CsvFormat = CSV) -> pd.DataFrame | StoredTable:
     """Open the table at ``path``: Parquet files as a :class:`StoredTable`, CSV files by :func:`~.reading.read_table`.
 
     Raises InputError naming the file.
     """
     place = location(path)
     files = table_files(place)
-    if {kind_of(file) for file in files} != {"parquet"}:
-        return read_table(place)
+    if {kind_of(file) for file in files} != {"parquet"} or any(folder_values(place, file) for file in files):
+        return read_table(place, form)
     table = StoredTable(files)
     if as_named(list(table.columns)) != list(table.columns):  # its files know the columns by other names
-        return read_table(place)
+        return read_table(place, form)
     check_frame(table, where=str(place))
     return table
 

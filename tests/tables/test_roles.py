@@ -212,7 +212,9 @@ def test_noise_paid_for_by_a_budget_stays_so_where_the_few_values_are_public() -
     assert set(known.sample(500, seed=0).frame()["level"]) <= {0, 2.5, 5, 10} and known.privacy.outside_guarantee == ()
 
 
-@pytest.mark.parametrize("asked", [{"subject": "pid"}, {"drop": ["pid"]}, {"kinds": {"pid": "integer"}}])
+@pytest.mark.parametrize(
+    "asked", [{"subject": "pid"}, {"new_values": {"pid": "made up"}}, {"kinds": {"pid": "integer"}}]
+)
 def test_a_file_without_a_header_shows_no_cell_where_a_column_is_missing(asked: dict[str, Any]) -> None:
     frame = pd.DataFrame({"Jane Doe": np.arange(60.0), "cardiology": np.arange(60.0)})
     with pytest.raises((InputError, ConfigError), match="pid") as caught:

@@ -1,0 +1,320 @@
+"""Spellings that must not change a verdict: one table in several forms, through ``evaluate`` and ``run``."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from privacy_assets import Report, evaluate
+from privacy_assets.cli.main import main
+from privacy_assets.errors import ConfigError, InputError
+from privacy_assets.pipeline.row_sources import select_partition
+from privacy_assets.tables.contract import infer_schema
+from privacy_assets.tables.declared import Declared
+from privacy_assets.tables.reading import read_table
+from privacy_assets.tables.table import Table
+
+METRICS = ["dcr", "copies"]
+
+
+def people(rows: int, seed: int) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame({name: rng.normal(100, 15, rows).round() for name in "abcde"})
+    return frame.assign(day=pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 700, rows), unit="D"))
+
+
+TRAIN, HOLDOUT, FRESH = people(900, 1), people(700, 2), people(600, 3)
+COPIES = pd.concat([TRAIN[:60], people(540, 4)], ignore_index=True)
+
+
+def judged(*tables: Any, **more: Any) -> Report:
+    return evaluate(*tables, metrics=METRICS, embedder=False, progress=lambda line: None, **more)
+
+
+def statistics(report: Report) -> list[float | None]:
+    return [estimate.value for result in report.results.values() for estimate in result.estimates]
+
+
+@pytest.fixture(scope="module")
+def plain() -> dict[str, list[float | None]]:
+    return {
+        "fresh": statistics(judged(TRAIN, HOLDOUT, FRESH)),
+        "copies": statistics(judged(TRAIN, HOLDOUT, COPIES)),
+    }
+
+
+def with_markers(frame: pd.DataFrame, marker: object) -> pd.DataFrame:
+    spots = np.random.default_rng(9).random(frame.shape) < 0.05
+    return frame.astype(object).mask(spots, marker)
+
+
+FORMS = {
+    "text": lambda frame: frame.astype(dict.fromkeys("abcde", int)).astype(str),
+    "text with blanks": lambda frame: " " + frame.astype(dict.fromkeys("abcde", int)).astype(str) + " ",
+    "category of text": lambda frame: frame.astype(dict.fromkeys("abcde", int)).astype(str).astype("category"),
+    "nullable": lambda frame: frame.astype(dict.fromkeys("abcde", "Int64")),
+    "day first": lambda frame: frame.assign(day=frame["day"].dt.strftime("%d.%m.%Y")),
+    "month first": lambda frame: frame.assign(day=frame["day"].dt.strftime("%m/%d/%Y")),
+    "day with slashes": lambda frame: frame.assign(day=frame["day"].dt.strftime("%d/%m/%Y")),
+    "decimal comma": lambda frame: frame.assign(
+        **{name: frame[name].map("{:.1f}".format).str.replace(".", ",") for name in "abcde"}
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("synthetic", ["fresh", "copies"])
+def test_numbers_and_dates_that_arrive_as_text_are_numbers_and_dates(form: str, synthetic: str, plain: dict) -> None:
+    tables = [FORMS[form](frame) for frame in (TRAIN, HOLDOUT, {"fresh": FRESH, "copies": COPIES}[synthetic])]
+    assert statistics(judged(*tables)) == plain[synthetic]
+
+
+def test_each_table_may_come_in_another_form(plain: dict, tmp_path: Path) -> None:
+    HOLDOUT.to_csv(tmp_path / "holdout.csv", index=False)
+    COPIES.to_parquet(tmp_path / "synthetic.parquet")
+    tables = (FORMS["text"](TRAIN), tmp_path / "holdout.csv", tmp_path / "synthetic.parquet")
+    assert statistics(judged(*tables)) == plain["copies"]
+
+
+@pytest.mark.parametrize("marker", ["#N/A", ".", "-", "\\N", "NA", None])
+def test_markers_of_missing_values_are_missing_and_noted(marker: str | None) -> None:
+    expected = [with_markers(frame, None) for frame in (TRAIN, HOLDOUT, COPIES)]
+    report = judged(*(with_markers(frame, marker) for frame in (TRAIN, HOLDOUT, COPIES)))
+    typed = [frame.astype(dict.fromkeys("abcde", float)).assign(day=pd.to_datetime(frame["day"])) for frame in expected]
+    assert statistics(report) == statistics(judged(*typed))
+    assert any(f"{marker} is missing" in note for note in report.notes) == (marker is not None)
+
+
+def test_codes_keep_their_zeros_letters_and_spellings(tmp_path: Path) -> None:
+    codes = ["008", "8", "1E2", "100", "250.1", "250.10", "V27"]
+    pd.DataFrame({"icd": codes * 30, "x": range(210)}).to_csv(tmp_path / "t.csv", index=False)
+    table = Table.read(tmp_path / "t.csv", kinds={"icd": "categorical", "x": "integer"})
+    assert table["icd"].objects() == codes * 30 and table.to_published_frame()["icd"].tolist() == codes * 30
+    assert infer_schema(pd.DataFrame({"zip": ["01067", "10115"] * 30}))["zip"].kind == "categorical"
+
+
+def test_a_letter_code_in_one_file_does_not_hide_copies(tmp_path: Path) -> None:
+    rng, names = np.random.default_rng(0), ("train", "holdout", "synthetic")
+    made = {
+        name: pd.DataFrame({c: [f"{n:03d}" for n in rng.integers(0, 400, 900)] for c in ("icd", "drug")})
+        for name in names
+    }
+    made["synthetic"].iloc[:45] = made["train"].iloc[:45]
+    made["synthetic"].loc[899, "icd"] = "V27"
+    codes = [f"{n:03d}" for n in range(400)] + ["V27"]
+    declared: dict[str, Any] = {
+        "kinds": dict.fromkeys(("icd", "drug"), "categorical"), "allowed_values": {"icd": codes, "drug": codes}
+    }  # fmt: skip
+    for suffix in ("csv", "parquet"):
+        for name, frame in made.items():
+            getattr(frame, f"to_{suffix}")(tmp_path / f"{name}.{suffix}", index=False)
+    reports = [judged(*(tmp_path / f"{name}.{suffix}" for name in names), **declared) for suffix in ("csv", "parquet")]
+    assert statistics(reports[0]) == statistics(reports[1])
+
+
+def test_large_integers_with_missing_cells_stay_exact(tmp_path: Path) -> None:
+    large = [2**60 + i for i in range(40)] + [None]
+    frame = pd.DataFrame({"x": pd.array(large, dtype="Int64")})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    frame.to_parquet(tmp_path / "t.parquet")
+    for given in (frame, tmp_path / "t.csv", tmp_path / "t.parquet"):
+        table = Table.read(given)
+        assert table["x"].objects() == large
+        assert table.to_published_frame()["x"].astype(object).where(lambda x: x.notna(), None).tolist() == large
+
+
+def test_times_with_and_without_a_zone_do_not_meet() -> None:
+    zoned = TRAIN.assign(day=TRAIN["day"].dt.tz_localize("Europe/Berlin"))
+    with pytest.raises(
+        InputError, match="column 'day': its times have no time zone, and those of the private.*timezone"
+    ):
+        judged(zoned, HOLDOUT.assign(day=HOLDOUT["day"].dt.tz_localize("Europe/Berlin")), COPIES)
+    with pytest.raises(InputError, match="holdout, column 'day': its times have no time zone.*timezone: Europe/Berlin"):
+        judged(zoned, HOLDOUT, COPIES)
+    same = judged(zoned, HOLDOUT, COPIES, timezone="Europe/Berlin")
+    assert statistics(same) == statistics(judged(TRAIN, HOLDOUT, COPIES))
+
+
+@pytest.mark.parametrize(
+    ("train", "holdout"),
+    [("7", "007"), ("7", "7.0"), ("A7", "a7"), ("A7", " A7 "), (7.0, "07")],
+)
+def test_ids_that_differ_only_in_their_spelling_stop(train: object, holdout: object) -> None:
+    def with_id(frame: pd.DataFrame, one: object, start: int) -> pd.DataFrame:
+        ids = [one, *(f"p{start + i}" for i in range(len(frame) - 1))] if isinstance(one, str) else [one] * len(frame)
+        return frame.assign(id=ids)
+
+    tables = with_id(TRAIN, train, 0), with_id(HOLDOUT, holdout, 5000), FRESH
+    with pytest.raises(InputError, match="column 'id': ids differ from those in train only in") as caught:
+        judged(*tables, subject="id")
+    assert "07" not in str(caught.value)
+
+
+def test_ids_are_compared_as_exact_text(tmp_path: Path) -> None:
+    ids = {"train": ["7", "007", "1.1", "1.10", str(10**20), str(10**20 + 1)] * 50}
+    pd.DataFrame({"id": ids["train"], "x": np.arange(300.0)}).to_csv(tmp_path / "t.csv", index=False)
+    assert read_table(tmp_path / "t.csv")["id"].nunique() == 6
+    with pytest.raises(InputError, match="the subject is missing"):
+        judged(TRAIN.assign(id=""), HOLDOUT.assign(id="x"), FRESH, subject="id")
+
+
+AMBIGUOUS = pd.DataFrame({
+    "visit": ["01/02/2020", "03/04/2020"] * 100, "amount": ["1,234", "2,345"] * 100,
+    "value": [*map(str, range(180)), *["<5"] * 20], "a: {b}": ["1.1", "1.10"] * 100,
+})  # fmt: skip
+
+
+def test_one_message_names_all_ambiguous_columns_and_its_lines_are_accepted() -> None:
+    with pytest.raises(InputError, match="4 columns of text are ambiguous") as caught:
+        infer_schema(AMBIGUOUS)
+    found = re.search(r"data: (\{.*\}); ", str(caught.value))
+    assert found is not None
+    pasted = yaml.safe_load(found[1])
+    schema = infer_schema(AMBIGUOUS, pasted["kinds"], declared=Declared.of(None, None, None, missing=pasted["missing"]))
+    assert [column.kind for column in schema.columns] == ["datetime", "numeric", "numeric", "numeric"]
+    table = Table.of(AMBIGUOUS, schema, where="table", external=True)
+    assert table["visit"].objects()[0] == pd.Timestamp("2020-02-01") and table["amount"].objects()[0] == 1.234
+    assert table["value"].missing.sum() == 20
+
+
+def test_declared_kinds_decide() -> None:
+    for kind in ("categorical", "numeric"):
+        assert infer_schema(AMBIGUOUS[["a: {b}"]], {"a: {b}": kind})["a: {b}"].kind == kind
+    assert infer_schema(AMBIGUOUS[["visit"]], {"visit": {"datetime": "%m/%d/%Y"}})["visit"].format == "%m/%d/%Y"
+    with pytest.raises(ConfigError, match="format of column 'visit' is unknown"):
+        infer_schema(AMBIGUOUS[["visit"]], {"visit": {"datetime": "dd.mm.yyyy"}})
+
+
+@pytest.mark.parametrize(
+    "values",
+    [["08:30", "10:15"], ["01/2020-06/2020", "07/2020-12/2020"], ["0078-0357-15", "0093-1045-01"], ["12.3.4", "1.2.3"]],
+)
+def test_periods_times_of_day_and_drug_codes_are_categories(values: list[str]) -> None:
+    frame = pd.DataFrame({"x": values * 200, "y": np.random.default_rng(0).normal(size=400)})
+    assert judged(frame, frame.assign(y=frame["y"] + 1), frame.assign(y=frame["y"] + 2)).tables["train"]["columns"] == 2
+
+
+def test_a_fraction_of_one_unseen_person_is_rounded() -> None:
+    whole = [frame.astype({"a": int}) for frame in (TRAIN, HOLDOUT)]
+    made = FRESH.astype({"a": float})
+    made.loc[0, "a"] += 0.4
+    assert statistics(judged(*whole, made)) == statistics(judged(*whole, FRESH.astype({"a": int})))
+
+
+def test_a_fraction_in_the_holdout_makes_a_number() -> None:
+    holdout = HOLDOUT.astype({"a": float})
+    holdout.loc[0, "a"] += 0.5
+    assert judged(TRAIN.astype({"a": int}), holdout, FRESH).verdict in ("pass", "not assessable", "fail")
+
+
+def written(folder: Path, frame: pd.DataFrame) -> dict[str, Path]:
+    text = frame.to_csv(index=False)
+    paths = {
+        "t.tsv": text.replace(",", "\t").encode(),
+        "t.csv.gz": gzip.compress(text.encode()),
+        "bom.csv": text.encode("utf-8-sig"),
+        "wide.csv": text.encode("utf-16"),
+        "mac.csv": text.replace("\n", "\r\n").encode(),
+        "end.csv": text.rstrip("\n").encode(),
+    }
+    for name, content in paths.items():
+        (folder / name).write_bytes(content)
+    return {name: folder / name for name in paths}
+
+
+def test_files_of_other_forms_hold_the_same_table(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"n": [1, 2, 3], "c": ["é", "b", "ü"], "d": ["2020-01-01"] * 3})
+    expected = Table.read(frame).fingerprint
+    for name, path in written(tmp_path, frame).items():
+        assert Table.read(path).fingerprint == expected, name
+    frame.to_csv(tmp_path / "s.csv", index=False, sep=";", encoding="cp1252")
+    read = Declared.of(None, None, None, read={"sep": ";", "encoding": "cp1252"}).read
+    assert Table.read(read_table(tmp_path / "s.csv", read)).fingerprint == expected
+
+
+def test_folders_of_a_partitioned_table_are_a_column(tmp_path: Path) -> None:
+    for sex in "FM":
+        (tmp_path / f"sex={sex}").mkdir()
+        pd.DataFrame({"x": range(5)}).to_parquet(tmp_path / f"sex={sex}" / "1.parquet")
+    assert read_table(tmp_path)["sex"].tolist() == ["F"] * 5 + ["M"] * 5
+
+
+def test_long_and_broken_cells_are_read(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"note": ["line\nbreak, " + "x" * 300] * 5000 + ["y" * 2_500_000], "n": range(5001)})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    assert read_table(tmp_path / "t.csv")["note"].str.len().tolist() == frame["note"].str.len().tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("a.parquet", b"a,b\n1,2\n", "it is not a Parquet file"),
+        ("a.csv.gz", gzip.compress(b"a,b\n1,2\n" * 500)[:-9], "cannot be read as csv"),
+        ("a.csv", b"a,b\n1,\xe9\n", "line 2 is not UTF-8.*--encoding cp1252"),
+        ("a.csv", b"a", "0 rows"),
+    ],
+)
+def test_the_true_reason_of_a_wrong_file(tmp_path: Path, name: str, content: bytes, reason: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=reason):
+        read_table(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["Income [EUR]", "[a,b]", "[no]", "", "a: b", "- x", "#1", "'q'", "{x}", "null", "é"])
+def test_the_line_to_drop_a_column_can_be_pasted(name: str) -> None:
+    frame = pd.DataFrame({name: [f"C{i:06d}" for i in range(300)], "x": np.random.default_rng(0).normal(size=300)})
+    with pytest.raises(InputError, match="values of individual people") as caught:
+        judged(frame, frame, frame[["x"]])
+    found = re.search(r"\(data: (\{drop: .*?\}); on the", str(caught.value))
+    assert found is not None and yaml.safe_load(found[1]) == {"drop": [name]}
+
+
+def test_a_column_that_only_the_synthetic_table_has_can_be_dropped() -> None:
+    report = judged(TRAIN, HOLDOUT, FRESH.assign(extra=1), drop=["extra"])
+    assert statistics(report) == statistics(judged(TRAIN, HOLDOUT, FRESH))
+    assert any("'extra'" in note for note in report.notes)
+
+
+@pytest.mark.parametrize(("values", "key"), [(["01", "02"], "01"), ([2020.0, 2021.0], "2020"), ([True, False], "true")])
+def test_partitions_of_codes_whole_numbers_and_booleans_have_rows(values: list, key: str) -> None:
+    chosen = select_partition(pd.DataFrame({"p": values * 3}), "p", key, None, where="source")
+    assert chosen["p"].tolist() == values[:1] * 3
+
+
+def test_the_command_reads_a_csv_of_claims_to_a_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+
+    def claims(rows: int, start: int) -> pd.DataFrame:
+        who = np.sort(rng.integers(start, start + rows // 3, rows))
+        return pd.DataFrame({
+            "patient": [f"P{n:06d}" for n in who],
+            "visit": (pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 700, rows), unit="D")).strftime("%d.%m.%Y"),
+            "zip": rng.choice(["01067", "10115", "80331", "20095"], rows),
+            "amount": [f"{x:.2f}".replace(".", ",") for x in rng.gamma(2, 50, rows)],
+            "crp": np.where(rng.random(rows) < 0.2, "<5", rng.integers(5, 90, rows).astype(str)),
+            "flag": rng.choice(["ja", "nein"], rows),
+            "ward": rng.choice(["Chirurgie", "Innere", "Pädiatrie"], rows),
+        })  # fmt: skip
+
+    tables = {"train": claims(900, 0), "holdout": claims(800, 10_000), "synthetic": claims(700, 20_000)}
+    arguments = ["evaluate", "--no-embedder", "--metrics", "dcr,copies", "--subject", "patient", "--quiet"]
+    for role, frame in tables.items():
+        frame = frame.drop(columns="patient") if role == "synthetic" else frame
+        frame.to_csv(tmp_path / f"{role}.csv", sep=";", index=False, encoding="cp1252")
+        arguments += [f"--{role}", str(tmp_path / f"{role}.csv")]
+    assert main(arguments) == 2 and "--sep ';'" in capsys.readouterr().err
+    arguments += ["--sep", ";"]
+    assert main(arguments) == 2 and "--encoding cp1252" in capsys.readouterr().err
+    arguments += ["--encoding", "cp1252"]
+    assert main(arguments) == 2
+    told = capsys.readouterr().err
+    assert "'crp' (" in told and "missing: {crp: [<5]}" in told
+    arguments += ["--missing", "crp=<5"]
+    assert main(arguments) in (0, 1)
