@@ -147,16 +147,15 @@ def likely_identifier(texts: np.ndarray, rows: np.ndarray, shared: bool = False)
         texts: Distinct strings of the column.
         rows: Number of rows with each string.
         shared: True if many people share a value, as they share codes of drugs: then only numbers that begin with "+"
-            or "00" count as phone numbers.
+            count as phone numbers.
 
     Returns:
         "phone numbers", "payment card numbers", or "" for neither.
     """
     step = -(-len(texts) // _CHECKED_VALUES)
     texts, rows = texts[::step], rows[::step]
-    forms = (
-        {**_FORMS, "phone numbers": lambda text: text.startswith(("+", "00")) and _is_phone(text)} if shared else _FORMS
-    )
+    international = {"phone numbers": lambda text: text.startswith("+") and _is_phone(text)}
+    forms = {**_FORMS, **(international if shared else {})}
     for what, found in forms.items():
         hits = np.fromiter((found(text[:_LONGEST].strip()) for text in texts), dtype=bool, count=len(texts))
         if rows[hits].sum() >= SHARE * rows.sum():
