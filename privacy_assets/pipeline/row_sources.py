@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Mapping
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,13 @@ def partition_path(template: str, partition: str | None) -> str:
 
 
 def select_partition(
-    frame: pd.DataFrame, column: str | None, partition: str | None, window: Window | None, *, where: str
+    frame: pd.DataFrame,
+    column: str | None,
+    partition: str | None,
+    window: Window | None,
+    *,
+    where: str,
+    zoned: bool = True,
 ) -> pd.DataFrame:
     """Return the rows of one partition, with their index.
 
@@ -66,6 +73,7 @@ def select_partition(
         partition: Key of the partition, compared with the column as strings in Unicode form NFC. None: all rows.
         window: Start and end of a time partition, used instead of the key.
         where: Name of the table in messages.
+        zoned: False if the times of the column have no time zone: they are times of the clock of the window.
 
     Raises:
         InputError: If the column is missing, or the partition has no rows.
@@ -76,7 +84,8 @@ def select_partition(
         raise InputError("the partition column is missing", where=where, column=column, fix="name an existing column")
     if window is not None:
         times = pd.to_datetime(frame[column], utc=True, errors="coerce")
-        chosen = frame[(times >= window[0]) & (times < window[1])]
+        start, end = window if zoned else (time.replace(tzinfo=UTC) for time in window)
+        chosen = frame[(times >= start) & (times < end)]
     else:
         keys = frame[column].astype(object).map(_key_of).str.normalize("NFC")
         chosen = frame[keys == (partition.lower() if is_bool_dtype(frame[column]) else partition)]
@@ -122,7 +131,9 @@ def _of_partition(
     data = resolved.spec.data
     if PARTITION_MARK in resolved.row_sources[role].path or data.partition_column is None or partition is None:
         return table
-    chosen = select_partition(table.frame(), data.partition_column, partition, window, where=role)
+    column = data.partition_column
+    zoned = column == data.subject or table.schema[column].zoned
+    chosen = select_partition(table.frame(), column, partition, window, where=role, zoned=zoned)
     return PrivateTable.of(chosen.reset_index(drop=True), table.schema, data.subject, where=role)
 
 
@@ -140,5 +151,6 @@ def user_synthetic(
     table = Table.of(rows, schema, where="synthetic", synthetic=True, external=True)
     check_identifiers(table, resolved.declared.drop, where="synthetic")
     column = None if PARTITION_MARK in row_source.path else resolved.spec.data.partition_column
-    chosen = select_partition(table.frame(), column, partition, window, where="synthetic")
+    zoned = column is not None and schema[column].zoned
+    chosen = select_partition(table.frame(), column, partition, window, where="synthetic", zoned=zoned)
     return table.take(chosen.index.to_numpy()).to_published_frame()

@@ -16,9 +16,10 @@ import pandas as pd
 from privacy_assets.infra.objects import Location, location
 from privacy_assets.tables.column import Column, ranked
 
-_MISSING = frozenset(("", "na", "n/a", "nan", "nat", "none", "null", "<na>"))  # strings read as missing from CSV files
-_TRUTH = {"true": "1", "false": "0"}
 _AT_ONCE = 8  # columns processed together
+_WORDS = {"": None, "nan": None, "None": None, "NaT": None, "<NA>": None, "-0.0": b"0", "-0": b"0", "True": b"1",
+          "False": b"0"}  # fmt: skip
+_WHOLE, _FLOAT = re.compile(r"-?(0|[1-9]\d*)(\.0)?"), re.compile(r"-?\d+(\.\d+)?(e[+-]\d+)?")
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:?\d\d)?")
 
 
@@ -38,8 +39,9 @@ def content_fingerprint(columns: Mapping[str, Column], rows: int) -> str:
 def lasting_fingerprint(frame: pd.DataFrame) -> str:
     """Return a fingerprint like :func:`content_fingerprint` that ignores how values are stored.
 
-    1, 1.0, "1" and True are the same value, as are a time and its ISO string, or an empty string and a missing value.
-    Rows therefore keep their fingerprint if a column changes its kind or dtype, or the file its format.
+    The numbers 1 and 1.0, True and the texts that a program writes for them are the same value, as are a time and its
+    ISO text, or an empty text and a missing value. Rows therefore keep their fingerprint if a column changes its kind
+    or dtype. Other spellings ("01", "1e0", "1.00") and integers that differ in one digit are different values.
     """
     coded = {name: pd.factorize(frame[name]) for name in frame.columns}
     spelled = {name: (codes, [_lasting_bytes(value) for value in values]) for name, (codes, values) in coded.items()}
@@ -147,13 +149,15 @@ def value_bytes(value: object) -> bytes:
 
 
 def _lasting_bytes(value: object) -> bytes | None:
-    text = str(value).strip()
-    if text.lower() in _MISSING:
-        return None
-    try:
-        return repr(float(_TRUTH.get(text.lower(), text)) + 0.0).encode()
-    except ValueError:
-        return _moment(text).encode("utf-8", "surrogatepass")
+    """Return bytes of a value, equal for a number and the text that a program writes for it: 1, 1.0, "1" and "1.0"."""
+    text = str(value)
+    if text in _WORDS:
+        return _WORDS[text]
+    if _WHOLE.fullmatch(text):
+        return text.removesuffix(".0").encode()
+    if _FLOAT.fullmatch(text) and repr(float(text)) == text:
+        return str(int(float(text))).encode() if float(text).is_integer() else text.encode()
+    return _moment(text).encode("utf-8", "surrogatepass")
 
 
 def _moment(text: str) -> str:

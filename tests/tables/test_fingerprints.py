@@ -72,7 +72,7 @@ FRAMES: dict[str, pd.DataFrame] = {
 def test_the_same_rows_in_another_form_share_it(frame: pd.DataFrame, tmp_path: Path) -> None:
     frame.to_csv(tmp_path / "t.csv", index=False)
     frame.to_parquet(tmp_path / "t.parquet")
-    forms = [pd.read_csv(tmp_path / "t.csv"), read_table(tmp_path / "t.csv"), read_table(tmp_path / "t.parquet")]
+    forms = [read_table(tmp_path / "t.csv"), read_table(tmp_path / "t.parquet")]
     forms += [frame.astype(dtype) for dtype in (str, "category", object)]
     assert {lasting_fingerprint(form) for form in forms} == {lasting_fingerprint(frame)}
 
@@ -87,6 +87,9 @@ def test_the_same_rows_in_another_form_share_it(frame: pd.DataFrame, tmp_path: P
         ([1, 1, 2], [1, 2, 2]),
         ([0.1], [np.nextafter(0.1, 1)]),
         (["True story"], ["1 story"]),
+        (["01"], ["1"]),
+        (["1e0"], ["1"]),
+        ([2**60], [2**60 + 1]),
         ([pd.Timestamp("2024-01-01")], [pd.Timestamp("2024-01-01 00:00:00.5")]),
         ([pd.Timestamp("2024-01-01")], [pd.Timestamp("2024-01-01", tz="Asia/Kolkata")]),
         ([pd.Timestamp("2024-01-01 10:00")], [pd.Timestamp("2024-01-01 10:00:01")]),
