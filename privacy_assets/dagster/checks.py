@@ -18,6 +18,7 @@ from privacy_assets.evaluation.evaluate import (
     MetricsLike,
     attach_embedder,
     build_inputs,
+    check_categories,
     fit_embedder,
     read_inputs,
     run_metrics,
@@ -337,6 +338,7 @@ def build_privacy_checks(
                 **tables, subject=subject, kinds=kinds, declared=declared, seed=seed, device=device,
                 progress=Lines(context.log.info),
             )  # fmt: skip
+            check_categories(inputs)
             if tuned is not False:
                 inputs = attach_embedder(inputs, fit_embedder(inputs, **tuned))
             results = run_metrics(inputs, chosen)

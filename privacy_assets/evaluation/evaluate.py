@@ -45,7 +45,7 @@ from privacy_assets.tables.declared import NOTHING, Declared
 from privacy_assets.tables.given import PATHS, load
 from privacy_assets.tables.names import as_named
 from privacy_assets.tables.private_table import PrivateTable
-from privacy_assets.tables.roles import check_identifiers, may_tell_people_apart, with_roles
+from privacy_assets.tables.roles import check_identifiers, check_known_categories, may_tell_people_apart, with_roles
 from privacy_assets.tables.schema import Frame, TableSchema, check_frame
 from privacy_assets.tables.table import Table, joint
 
@@ -152,6 +152,7 @@ def evaluate(
             device=pick_device(device),
             progress=report,
         )  # fmt: skip
+        check_categories(inputs)
         known = inputs.subjects.get("train")
         if doubt := size_warning(in_force, len(inputs.train) if known is None else len(np.unique(known))):
             report(doubt)
@@ -164,6 +165,12 @@ def evaluate(
         protection = made_by.overfitting_protection()
         made = {"name": made_by.name, "settings": made_by.settings(), "overfitting": protection}
     return build_report(inputs, results, in_force, generator=made)
+
+
+def check_categories(inputs: EvaluationInputs) -> None:
+    """Raise InputError for categories of a brought synthetic table that no real table has, see :mod:`.tables.roles`."""
+    real = [inputs.tables[role] for role in REAL_ROLES if role in inputs.tables]
+    check_known_categories(inputs.synthetic, real, where="synthetic")
 
 
 def build_report(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from privacy_assets.tables.files import CsvFormat
 from privacy_assets.tables.given import given_frame
 from privacy_assets.tables.private_table import PrivateTable, canonical_source, external_splits
 from privacy_assets.tables.reading import CSV, read_table
-from privacy_assets.tables.roles import check_identifiers
+from privacy_assets.tables.roles import check_identifiers, check_known_categories
 from privacy_assets.tables.schema import TableSchema, check_not_published
 from privacy_assets.tables.table import Table
 
@@ -143,13 +143,19 @@ def user_synthetic(
     schema: TableSchema,
     partition: str | None,
     window: Window | None,
+    real: Sequence[Table] = (),
 ) -> pd.DataFrame:
-    """Return the external synthetic table with the columns, precision and dtypes of the private one."""
+    """Return the external synthetic table with the columns, precision and dtypes of the private one.
+
+    Raises InputError if it does not fit the schema, or has categories that no table of ``real`` has.
+    """
     row_source = resolved.row_sources["synthetic"]
     rows = resolved.declared.without_dropped(read_source(row_source, given, partition, resolved.declared.read))
     check_not_published(rows.columns, resolved.spec.data.subject, "synthetic")
     table = Table.of(rows, schema, where="synthetic", synthetic=True, external=True)
     check_identifiers(table, resolved.declared.drop, where="synthetic")
+    if real:
+        check_known_categories(table, real, where="synthetic")
     column = None if PARTITION_MARK in row_source.path else resolved.spec.data.partition_column
     zoned = column is not None and schema[column].zoned
     chosen = select_partition(table.frame(), column, partition, window, where="synthetic", zoned=zoned)

@@ -221,7 +221,8 @@ def sample(run: TableRun, name: str, values: Values) -> StepResult:
     if run.table.external:
         schema, given = tables["train"].schema, run.given.get("synthetic")
         train = run.keyed_fingerprint(tables["train"])
-        made = Sampled(user_synthetic(run.table, given, schema, run.place.partition, run.window))
+        real = [table.rows for table in tables.values()]
+        made = Sampled(user_synthetic(run.table, given, schema, run.place.partition, run.window, real))
     else:
         trained = values["generator"].check(keyed_fingerprint)
         train, made = trained.train, sampled(run.table, trained, tables, keyed_fingerprint, run.progress)

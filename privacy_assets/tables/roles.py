@@ -289,6 +289,29 @@ def check_identifiers(table: Table, drop: Sequence[str] = (), *, where: str) -> 
         raise _refused(reasons, where, False, drop)
 
 
+def check_known_categories(table: Table, real: Sequence[Table], *, where: str) -> None:
+    """Reject categories that no real table has, and that are not declared as allowed values.
+
+    They do not come from real rows: a table that holds them is not the one that was declared.
+
+    Args:
+        table: Synthetic table with a schema that has the role of each column.
+        real: Real tables.
+        where: Name of the table in messages.
+
+    Raises:
+        InputError: If a categorical column contains one. Generated columns are exempt.
+    """
+    for name in table.schema.of_kind("categorical", "boolean"):
+        column = table.schema[name]
+        parts = [one[name] for one in real]
+        other = foreign_cells(column, parts, table[name]) & ~table[name].missing
+        if column.role == "closed" and other.any():
+            problem = f"{other.sum()} cells hold categories that no real table has"
+            fix = "write them as in the real tables, or declare them as allowed_values"
+            raise InputError(problem, where=where, column=name, row=int(np.flatnonzero(other)[0]), fix=fix)
+
+
 def natural_role(column: ColumnSchema, real: Sequence[Column]) -> Role:
     """Return the role (closed, number or date) of a real column that is neither open nor generated."""
     if column.kind == "datetime" and not column.allowed_values:

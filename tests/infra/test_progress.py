@@ -131,7 +131,7 @@ def test_bars_where_somebody_watches_and_lines_elsewhere(monkeypatch: pytest.Mon
 def test_evaluate_counts_the_metrics_and_tells_a_plain_function_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "EVERY", 0.0)
     frame = pd.DataFrame({"age": np.arange(90) % 60, "plan": list("abc") * 30})
-    parts = [frame[start::3] for start in range(3)]
+    parts = [frame.assign(plan=np.random.default_rng(start).permutation(frame["plan"]))[start::3] for start in range(3)]
     said: list[str] = []
     given: tuple[Progress, ...] = (Lines(said.append), said.append)
     for told in given:

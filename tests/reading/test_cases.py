@@ -211,7 +211,7 @@ def test_a_fraction_of_one_unseen_person_is_rounded() -> None:
 def test_a_fraction_in_the_holdout_makes_a_number() -> None:
     holdout = HOLDOUT.astype({"a": float})
     holdout.loc[0, "a"] += 0.5
-    assert judged(TRAIN.astype({"a": int}), holdout, FRESH).verdict in ("pass", "not assessable", "fail")
+    assert judged(TRAIN.astype({"a": int}), holdout, FRESH).verdict in ("pass", "not_assessable", "fail")
 
 
 def written(folder: Path, frame: pd.DataFrame) -> dict[str, Path]:
@@ -318,3 +318,22 @@ def test_the_command_reads_a_csv_of_claims_to_a_verdict(tmp_path: Path, capsys: 
     assert "'crp' (" in told and "missing: {crp: [<5]}" in told
     arguments += ["--missing", "crp=<5"]
     assert main(arguments) in (0, 1)
+
+
+def test_a_category_that_no_real_table_has_is_an_input_error_without_a_verdict(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    frames = [pd.DataFrame({"zip": rng.choice(["01067", "10115"], 300), "x": rng.normal(size=300)}) for _ in range(3)]
+    frames[2].loc[5, "zip"] = "1067"  # its zero was lost
+    with pytest.raises(
+        InputError, match="synthetic, column 'zip', row 5: 1 cells hold categories that no real"
+    ) as caught:
+        judged(*frames)
+    assert "1067" not in str(caught.value)
+    assert judged(*frames, allowed_values={"zip": ["1067"]}).verdict in ("pass", "not_assessable", "fail")
+    for role, frame in zip(("train", "holdout", "synthetic"), frames, strict=True):
+        frame.to_csv(tmp_path / f"{role}.csv", index=False)
+    table = {"name": "people", "data": {role: f"{role}.csv" for role in ("train", "holdout", "synthetic")}}
+    (tmp_path / "people.yaml").write_text(yaml.safe_dump({**table, "evaluation": {"embedder": False}}))
+    assert main(["run", str(tmp_path / "people.yaml"), "--home", str(tmp_path / "home")]) == 2
+    assert not [*(tmp_path / "home" / "private").glob("**/failures/*")]
+    assert not [*(tmp_path / "home" / "private").glob("**/verdicts/*")]
