@@ -130,7 +130,8 @@ def _add_evaluate(commands: Commands) -> None:
     )
     earlier = "an earlier release about the same people; once for each"
     command.option("--earlier-release", earlier, dest="earlier_releases", metavar="FILE", action="append", default=[])
-    command.option("--subject", "column that identifies subjects (real tables); default: each row is one person")
+    command.option("--subject", "column that identifies people (real tables); default: each row is one person")
+    command.option("--each-row", "state that each row is another person", action="store_true")
     command.common(*READING, "--drop", "--new-values", "--allowed-values")
     command.option("--metrics", "metrics to run, comma-separated; default: those of the policy", metavar="A,B")
     made_by = "generator of the synthetic table, for metrics that attack it: a name, or MODULE:FUNCTION"
@@ -176,7 +177,7 @@ def _evaluate(options: argparse.Namespace) -> int:
             options.synthetic,
             reference=options.reference,
             earlier_releases=options.earlier_releases,
-            subject=options.subject,
+            subject=_subject(options),
             kinds=kinds(options.kind),
             **declared_columns(options).arguments,
             policy=options.policy,
@@ -191,6 +192,12 @@ def _evaluate(options: argparse.Namespace) -> int:
     if options.json != "-":
         say(report.to_text())
     return YES if report.verdict == "pass" else NO
+
+
+def _subject(options: argparse.Namespace) -> str | dict[str, bool] | None:
+    if options.each_row and options.subject:
+        raise ConfigError("--each-row and --subject exclude each other. Fix: give one of them.")
+    return {"each_row": True} if options.each_row else options.subject
 
 
 def _generator(options: argparse.Namespace) -> dict[str, Any] | None:

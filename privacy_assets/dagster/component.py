@@ -150,7 +150,7 @@ class PrivacyGate(dg.Component, dg.Model, dg.Resolvable):
     Attributes:
         name: Name of the table: at most 128 letters, digits and underscores, starting with a letter.
         source: Private table: "demo", or a path of Parquet or CSV files.
-        subject: Column that identifies people. None: each row is a person.
+        subject: Column that identifies people, or ``{each_row: true}`` if each row is another person. A run needs one.
         data: Settings of :class:`.Data`: columns, or the files of an external synthetic table.
         split: Settings of :class:`.Split`: shares of train, holdout and reference.
         generator: Name of a generator, or a mapping of ``name``, ``settings``, ``rows`` and ``filter``.
@@ -171,7 +171,7 @@ class PrivacyGate(dg.Component, dg.Model, dg.Resolvable):
 
     name: str = Field(description=_described("name"))
     source: str | None = Field(None, description=_described("source"))
-    subject: str | None = Field(None, description=_described("subject"))
+    subject: Annotated[str | Settings, _written(str | Settings, _described("subject"))] = None
     data: Annotated[Settings, _written(Settings, _described("data"))] = None
     split: Annotated[Settings, _written(Settings, _described("split"))] = None
     generator: Annotated[str | Settings, _written(str | Settings, _described("generator"))] = None

@@ -22,7 +22,7 @@ def build_privacy_assets(
     table: TableSpec | str,
     *,
     source: str | Path | None = None,
-    subject: str | None = None,
+    subject: str | Mapping[str, bool] | None = None,
     generator: str | Mapping[str, Any] | Callable[..., Any] | None = None,
     policy: Policy | Mapping[str, Any] | str | Path | None = None,
     assets: Mapping[str, AssetLike] | None = None,
@@ -48,7 +48,8 @@ def build_privacy_assets(
             ``source``, ``subject``, ``generator`` and ``policy``. These four must be None if a spec is passed.
         source: "demo", or a path of Parquet or CSV files. With partitions, the path contains ``{partition}`` or the
             setting ``partition_column`` selects the rows.
-        subject: Column that identifies people. None: each row is a person.
+        subject: Column that identifies people, or ``{"each_row": True}`` if each row is another person. A run needs
+            one of the two.
         generator: Name of a generator, a mapping of ``name`` and ``settings``, or a function. None: the default one.
         policy: A Policy, a mapping, a YAML file, or the name of a built-in one (``small``). None: the default limits.
         assets: Your assets with rows by role, used instead of files: ``{"source": raw}``, or ``{"synthetic": ...,

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -33,6 +33,7 @@ from privacy_assets.report.report import Report
 from privacy_assets.stats.estimates import MetricResult
 from privacy_assets.tables.column import Column
 from privacy_assets.tables.contract import (
+    EACH_ROW,
     REAL,
     REAL_ROLES,
     check_reading,
@@ -67,7 +68,7 @@ def evaluate(
     *,
     reference: TableLike | None = None,
     earlier_releases: Sequence[TableLike] = (),
-    subject: str | None = None,
+    subject: str | Mapping[str, bool] | None = None,
     kinds: Mapping[str, Any] | None = None,
     missing: Mapping[str, Sequence[Any]] | None = None,
     timezone: str | None = None,
@@ -95,7 +96,8 @@ def evaluate(
         synthetic: Rows under evaluation.
         reference: Further rows that it was not fitted to. None: none.
         earlier_releases: Tables of the same people that were released before.
-        subject: Column that identifies people. None: each row is a person.
+        subject: Column that identifies people. ``{"each_row": True}`` states that each row is another person. None:
+            each row counts as one, and the report says so.
         kinds: Kinds of columns that override the inferred ones: numeric, integer, categorical, boolean or datetime. A
             format can be given as ``{"datetime": "%d.%m.%Y"}`` or ``{"numeric": {"decimal": ","}}``.
         missing: Values that mean a missing value, by column, in addition to empty cells.
@@ -130,6 +132,9 @@ def evaluate(
         raise ConfigError("embedder must be true or false, and progress a function that takes a string.")
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise ConfigError("seed must be an integer of at least 0.")
+    each_row = subject == EACH_ROW
+    check_reading(None if each_row else subject, kinds)
+    subject = None if each_row else cast("str | None", subject)
     declared = Declared.of(
         drop, new_values, allowed_values, missing=missing, timezone=timezone, read=read, subject=subject
     )
@@ -148,7 +153,8 @@ def evaluate(
     with watched(otherwise=silent) if progress is None else nullcontext(progress) as report:
         inputs = read_inputs(
             train, holdout, synthetic, reference,
-            earlier_releases=earlier_releases, subject=subject, kinds=kinds, declared=declared, seed=seed,
+            earlier_releases=earlier_releases, subject=subject, kinds=kinds, declared=declared,
+            each_row=each_row, seed=seed,
             device=pick_device(device),
             progress=report,
         )  # fmt: skip
@@ -224,6 +230,7 @@ def read_inputs(
     subject: str | None = None,
     kinds: Mapping[str, Any] | None = None,
     declared: Declared = NOTHING,
+    each_row: bool = False,
     schema: TableSchema | None = None,
     earlier_releases: Sequence[TableLike] = (),
     seed: int = 0,
@@ -244,6 +251,7 @@ def read_inputs(
             None: each row is one subject.
         kinds: Kinds of columns that override the inferred ones.
         declared: Columns to drop and columns with generated values.
+        each_row: The user states that each row is another person.
         schema: Schema without the subject. None: inferred from all real rows together; open columns are then
             rejected, see :mod:`privacy_assets.tables.roles`.
         earlier_releases: Earlier releases about the same subjects. Only columns present in all of them are kept.
@@ -267,7 +275,7 @@ def read_inputs(
     for role, frame in frames.items():
         check_frame(frame, where=names[role])
     declared.check([name for role in frames if role != "synthetic" for name in frames[role].columns])
-    notes = _notes(frames, subject, declared)
+    notes = _notes(frames, subject, declared, each_row)
     frames = {
         role: declared.without_dropped(frame, None if role == "synthetic" else subject)
         for role, frame in frames.items()
@@ -297,15 +305,17 @@ def read_inputs(
     )  # fmt: skip
 
 
-def _notes(frames: Mapping[str, Frame], subject: str | None, declared: Declared) -> tuple[str, ...]:
+def _notes(frames: Mapping[str, Frame], subject: str | None, declared: Declared, each_row: bool) -> tuple[str, ...]:
     """Return notes for the report on how the tables were read. They contain column names but no cell values."""
     found = []
-    if subject is None:
+    if each_row:
+        found.append("Each row counts as one person, as declared.")
+    elif subject is None:
         likely = [safe_repr(name) for name in may_tell_people_apart(frames["train"], declared.drop)]
         hint = f" {likely[0]} looks like one." if likely else ""
         found.append(
             "Each row counts as one person. If a person can have several rows, name the column that identifies people"
-            f" (--subject COLUMN).{hint}"
+            f" (--subject COLUMN), or state that each row is another person (--each-row).{hint}"
         )
     if gone := [name for name in declared.drop if name in frames["synthetic"].columns]:
         found.append(

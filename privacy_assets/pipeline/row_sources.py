@@ -11,14 +11,16 @@ from typing import Any
 import pandas as pd
 from pandas.api.types import is_bool_dtype
 
-from privacy_assets.errors import InputError
+from privacy_assets.errors import InputError, safe_repr
 from privacy_assets.pipeline.resolve import PARTITION_MARK, ResolvedTable, RowSource
+from privacy_assets.pipeline.spec import Data
+from privacy_assets.tables.contract import EACH_ROW
 from privacy_assets.tables.files import CsvFormat
 from privacy_assets.tables.given import given_frame
 from privacy_assets.tables.private_table import PrivateTable, canonical_source, external_splits
 from privacy_assets.tables.reading import CSV, read_table
-from privacy_assets.tables.roles import check_identifiers, check_known_categories
-from privacy_assets.tables.schema import TableSchema, check_not_published
+from privacy_assets.tables.roles import check_identifiers, check_known_categories, may_tell_people_apart
+from privacy_assets.tables.schema import TableSchema, check_not_published, yaml_text
 from privacy_assets.tables.table import Table
 
 Window = tuple[Any, Any]  # start and end of a time partition
@@ -107,6 +109,7 @@ def source_table(
     """Return the private table in canonical form. The schema is inferred before the partition is selected."""
     row_source = resolved.row_sources["source"]
     frame, data = read_source(row_source, given, partition, resolved.declared.read), resolved.spec.data
+    _check_people_known(frame, data, "source")
     whole = canonical_source(frame, data.subject, data.kinds, resolved.declared)
     return _of_partition(whole, resolved, "source", partition, window)
 
@@ -120,8 +123,23 @@ def user_splits(
         role: read_source(resolved.row_sources[role], given.get(role), partition, form) for role in resolved.roles
     }
     data = resolved.spec.data
+    _check_people_known(frames["train"], data, "train")
     tables = external_splits(frames, data.subject, data.kinds, resolved.declared)
     return {role: _of_partition(table, resolved, role, partition, window) for role, table in tables.items()}
+
+
+def _check_people_known(frame: pd.DataFrame, data: Data, where: str) -> None:
+    """Raise InputError if the settings do not state which rows belong to one person."""
+    if data.subject is not None or data.each_row:
+        return
+    likely = may_tell_people_apart(frame, data.drop)
+    hint = f"; {', '.join(map(safe_repr, likely))} may identify people" if likely else ""
+    column = yaml_text({"subject": likely[0] if likely else "COLUMN"})
+    fix = (
+        f"name the column that identifies people (data: {column}), or state that each row is another person"
+        f" (data: {yaml_text({'subject': EACH_ROW})}){hint}"
+    )
+    raise InputError("the settings do not state which rows belong to one person", where=where, fix=fix)
 
 
 def _of_partition(

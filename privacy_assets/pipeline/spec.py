@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from privacy_assets.errors import ConfigError, PrivacyAssetsError, redact_foreign_errors, safe_repr
 from privacy_assets.generators.registry import DEFAULT_GENERATOR
 from privacy_assets.infra.objects import check_no_credentials, location, path_text
 from privacy_assets.infra.settings import Dict, Tuple, problem, read_yaml
+from privacy_assets.tables.contract import EACH_ROW
 from privacy_assets.tables.names import LONGEST, as_named
 
 Named = BeforeValidator(as_named)  # column names, normalized like those in files
@@ -49,9 +50,11 @@ class Data(Group):
     )
     subject: Annotated[str | None, Named] = Field(
         default=None,
-        title="the name of a column, or null",
-        description="column that identifies people; default: each row is a person",
+        title="the name of a column, or {each_row: true}",
+        description="column that identifies people, or {each_row: true} if each row is another person; a run needs one"
+        " of the two",
     )
+    each_row: bool = Field(default=False, description="the same as subject: {each_row: true}")
     kinds: Annotated[dict[str, Any], Dict, Named] = Field(
         default_factory=dict,
         title="a kind for each column",
@@ -114,6 +117,16 @@ class Data(Group):
         default=False,
         description="the partitions contain the same people: releases of all partitions are evaluated together",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _each_row(cls, given: Any) -> Any:
+        """Convert ``subject: {each_row: true}`` to ``each_row: true``."""
+        if not isinstance(given, Mapping) or not isinstance(given.get("subject"), Mapping):
+            return given
+        if dict(given["subject"]) != EACH_ROW:
+            raise ConfigError("subject must be the name of a column, or {each_row: true}.")
+        return {**given, "subject": None, "each_row": True}
 
 
 class Split(Group):

@@ -31,6 +31,7 @@ from privacy_assets.tables.schema import (
 from privacy_assets.tables.text import MARKERS, TextForm, infer_text, is_text, texts_of
 
 REAL_ROLES = ("train", "holdout", "reference")
+EACH_ROW = {"each_row": True}  # the subject of a table in which each row is another person
 REAL = "train, holdout and reference"
 
 

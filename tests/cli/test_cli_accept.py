@@ -37,7 +37,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def steps(home: Path, most: float = 0.3, **data: object) -> TableRun:
     spec = TableSpec(
         name=NAME,
-        data={"source": "people.parquet", **data},
+        data={"source": "people.parquet", "each_row": True, **data},
         evaluation=ATTACKS,
         policy={"name": f"most {most}", "limits": [{**LIMIT, "at_most": most}], **QUICK},
     )

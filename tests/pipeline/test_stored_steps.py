@@ -51,11 +51,22 @@ def rows(adult: pd.DataFrame, tmp_path: Path) -> Path:
     return path
 
 
+EACH = {"each_row": True}
+
+
 def spec(rows: Path, *, leak: bool = False, **more: Any) -> TableSpec:
     by_heart = {"name": "synthpop", "settings": {"min_samples_leaf": 1, "smoothing": False}}
     generator = by_heart if leak else {"name": "synthpop"}
     return TableSpec(
-        **{"name": "adult", "source": rows, "generator": generator, "evaluation": QUICK, "policy": LENIENT, **more}
+        **{
+            "name": "adult",
+            "source": rows,
+            "subject": {"each_row": True},
+            "generator": generator,
+            "evaluation": QUICK,
+            "policy": LENIENT,
+            **more,
+        }
     )
 
 
@@ -116,9 +127,12 @@ def test_filters_embedders_and_tables_of_ones_own(rows: Path, tmp_path: Path, ad
     parts = {role: tmp_path / f"{role}.parquet" for role in ("train", "holdout", "synthetic")}
     for number, path in enumerate(parts.values()):
         adult.iloc[number * 300 : number * 300 + 300, :6].to_parquet(path)
+    levels = {name: sorted(adult[name].dropna().unique()) for name in adult.iloc[:, :6].select_dtypes(exclude="number")}
     small = {**LENIENT, "embedder": {"width": 8, "max_steps": 2}}
     for chosen in (
-        TableSpec(name="adult", data=parts, evaluation=QUICK, policy=LENIENT),
+        TableSpec(
+            name="adult", data={**parts, "subject": EACH, "allowed_values": levels}, evaluation=QUICK, policy=LENIENT
+        ),
         spec(
             rows,
             generator={"name": "synthpop", "filter": "similarity"},
@@ -248,7 +262,12 @@ def test_a_changed_table_stops_before_anything_is_trained(rows: Path, tmp_path: 
     steps = stored(spec(rows), tmp_path)
     found = through(steps)
     for changed in (
-        TableSpec(name="adult", data={"source": rows, "kinds": {"age": "numeric"}}, evaluation=QUICK, policy=LENIENT),
+        TableSpec(
+            name="adult",
+            data={"source": rows, "each_row": True, "kinds": {"age": "numeric"}},
+            evaluation=QUICK,
+            policy=LENIENT,
+        ),
         spec(rows, policy={**LENIENT, "name": "other"}),
     ):
         other = stored(changed, tmp_path, "other")

@@ -16,6 +16,7 @@ from privacy_assets import Report, evaluate
 from privacy_assets.cli.main import main
 from privacy_assets.errors import ConfigError, InputError
 from privacy_assets.pipeline.row_sources import select_partition
+from privacy_assets.pipeline.spec import TableSpec
 from privacy_assets.tables.contract import infer_schema
 from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.reading import read_table
@@ -333,7 +334,34 @@ def test_a_category_that_no_real_table_has_is_an_input_error_without_a_verdict(t
     for role, frame in zip(("train", "holdout", "synthetic"), frames, strict=True):
         frame.to_csv(tmp_path / f"{role}.csv", index=False)
     table = {"name": "people", "data": {role: f"{role}.csv" for role in ("train", "holdout", "synthetic")}}
-    (tmp_path / "people.yaml").write_text(yaml.safe_dump({**table, "evaluation": {"embedder": False}}))
+    (tmp_path / "people.yaml").write_text(
+        yaml.safe_dump({**table, "subject": {"each_row": True}, "evaluation": {"embedder": False}})
+    )
     assert main(["run", str(tmp_path / "people.yaml"), "--home", str(tmp_path / "home")]) == 2
     assert not [*(tmp_path / "home" / "private").glob("**/failures/*")]
     assert not [*(tmp_path / "home" / "private").glob("**/verdicts/*")]
+
+
+def test_a_pipeline_must_name_its_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ids = np.repeat([f"patient {number}" for number in range(40)], 22)
+    pd.DataFrame({"patient_id": ids, "x": range(len(ids))}).to_parquet(tmp_path / "visits.parquet")
+    asked: dict[str, Any] = {"name": "visits", "source": "visits.parquet", "evaluation": {"embedder": False}}
+    (tmp_path / "visits.yaml").write_text(yaml.safe_dump(asked))
+    assert main(["run", str(tmp_path / "visits.yaml"), "--home", str(tmp_path / "home")]) == 2
+    told = capsys.readouterr().err
+    assert "data: {subject: patient_id}" in told and "data: {subject: {each_row: true}}" in told
+    assert "patient 1" not in told and not (tmp_path / "home" / "releases" / "visits").exists()
+    for subject in ("patient_id", {"each_row": True}):
+        assert TableSpec(name="visits", source="visits.parquet", subject=subject).data.each_row == isinstance(
+            subject, dict
+        )
+    with pytest.raises(ConfigError, match="each_row: true"):
+        TableSpec(name="visits", source="visits.parquet", subject={"each_rows": True})
+
+
+def test_evaluate_says_first_who_counts_as_a_person() -> None:
+    assert judged(TRAIN, HOLDOUT, FRESH).notes[0].startswith("Each row counts as one person. If")
+    assert (
+        judged(TRAIN, HOLDOUT, FRESH, subject={"each_row": True}).notes[0]
+        == "Each row counts as one person, as declared."
+    )
