@@ -85,7 +85,7 @@ def read_world(path: Path, drop: list[str], as_text: bool, scale: Mapping[str, i
     """Read the table without rows that contain "?" and without the dropped columns."""
     frame = pd.read_parquet(path).drop(columns=drop)
     frame = frame[~(frame.astype(str) == "?").any(axis=1)].reset_index(drop=True)
-    frame = frame.astype(str) if as_text else frame
+    frame = "=" + frame.astype(str) if as_text else frame
     table = Table.read(frame, where=str(path))
     coding = MatrixCoding.fit([table], table.schema)
     return World(path.stem, coding, coding.code(table), scale, seed)

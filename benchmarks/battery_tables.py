@@ -38,7 +38,7 @@ class Sources:
         rng = np.random.default_rng(2026)
         if name in FILES:
             read = pd.read_parquet(self.folder / FILES[name])
-            return read.drop(columns="Person ID").astype(str) if name == "census" else read
+            return "=" + read.drop(columns="Person ID").astype(str) if name == "census" else read
         if name == "patients":
             return load_patients()
         if name == "adult, cells missing":

@@ -305,7 +305,7 @@ def main() -> None:
     elif options.table:
         names = options.metrics.split(",")
         frame = pd.read_parquet(options.table).drop(columns=options.drop)
-        frame = frame.astype(str) if options.as_text else frame
+        frame = "=" + frame.astype(str) if options.as_text else frame
         run(frame, options.study, options.repetitions, names, options.results, options.processes)
         report([options.results])
     else:

@@ -67,7 +67,7 @@ def cases(
 def parts(path: Path, drop: list[str], rows: int, seed: int, *, as_text: bool = False) -> list[pd.DataFrame]:
     """Return train, holdout and reference."""
     frame = pd.read_parquet(path).drop(columns=drop)
-    frame = frame.astype(str) if as_text else frame
+    frame = "=" + frame.astype(str) if as_text else frame
     frame = frame[~(frame.astype(str) == "?").any(axis=1)]
     order = np.random.default_rng(seed).permutation(len(frame))
     ends = np.cumsum([rows, rows // 4, rows // 4])

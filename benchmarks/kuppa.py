@@ -222,7 +222,7 @@ def main() -> None:
         report(options.report, options.image)
     elif options.table:
         frame = pd.read_parquet(options.table).drop(columns=options.drop)
-        frame = frame.astype(str) if options.as_text else frame
+        frame = "=" + frame.astype(str) if options.as_text else frame
         target = options.target or frame.columns[-1]
         frame = frame[[*frame.columns.drop(target), target]]
         run(frame, cases(options.study, options.generator or known, options.seeds), options.results)

@@ -76,7 +76,7 @@ def main() -> None:
     parser.add_argument("--text", action="store_true", help="read every column as a category")
     given = parser.parse_args()
     frame = pd.read_parquet(given.table).drop(columns=given.drop)
-    frame = frame.astype(str) if given.text else frame
+    frame = "=" + frame.astype(str) if given.text else frame
     found: dict[str, list[list[Estimate]]] = {name: [] for name in given.releases}
     for seed in range(given.repetitions):
         world = draw_world(frame, SHAPE, seed, repeated=given.repeated)

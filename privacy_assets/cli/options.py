@@ -55,7 +55,7 @@ _COMMON: dict[str, dict[str, Any]] = {
     "--kind": repeatable(
         "COLUMN=KIND,..",
         "override inferred kinds: numeric, integer, categorical, boolean or datetime, for example visits=integer,"
-        "seen=datetime",
+        "seen=datetime, with a format seen=datetime:%%d.%%m.%%Y or amount=numeric:comma",
     ),
     "--drop": repeatable(
         "COLUMN,..",
@@ -175,6 +175,9 @@ def _guarded(run: Callable[[argparse.Namespace], int], options: argparse.Namespa
 _EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
 
 
+_SIGNS = {"comma": ",", "point": "."}  # a comma separates options
+
+
 def kinds(pairs: Sequence[str]) -> dict[str, Any] | None:
     """Parse COLUMN=KIND or COLUMN=KIND:FORMAT, one or several per string. The column may contain an equals sign."""
     found: dict[str, Any] = {}
@@ -183,7 +186,7 @@ def kinds(pairs: Sequence[str]) -> dict[str, Any] | None:
         kind, colon, form = text.partition(":")
         if not sign or not column:
             raise ConfigError(f"--kind {pair}: expected COLUMN=KIND or COLUMN=KIND:FORMAT.")
-        value = form if kind == "datetime" else {"decimal": form}
+        value = form if kind == "datetime" else {"decimal": _SIGNS.get(form, form)}
         found[as_named(column)] = {kind: value} if colon else kind  # validated when the table is read
     return found or None
 

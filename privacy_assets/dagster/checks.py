@@ -24,6 +24,7 @@ from privacy_assets.evaluation.evaluate import (
     run_metrics,
     wants_embedder,
 )
+from privacy_assets.evaluation.exchangeability import without_shift
 from privacy_assets.infra.progress import Lines
 from privacy_assets.pipeline.resolve import PolicyLike, resolve_columns, resolve_metrics
 from privacy_assets.pipeline.spec import Data
@@ -341,7 +342,7 @@ def build_privacy_checks(
             check_categories(inputs)
             if tuned is not False:
                 inputs = attach_embedder(inputs, fit_embedder(inputs, **tuned))
-            results = run_metrics(inputs, chosen)
+            results = without_shift(inputs, chosen, run_metrics(inputs, chosen), in_force.limits)
         from privacy_assets.report.advice import advice
 
         outcomes = in_force.judge(results).outcomes

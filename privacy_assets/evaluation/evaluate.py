@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from privacy_assets.errors import ConfigError, InputError, redact_foreign_errors, require, safe_repr
+from privacy_assets.evaluation.exchangeability import without_shift
 from privacy_assets.generators.registry import as_generator
 from privacy_assets.infra.devices import pick_device
 from privacy_assets.infra.objects import location
@@ -165,7 +166,7 @@ def evaluate(
             inputs = replace(inputs, notes=(*inputs.notes, doubt))
         if tuned is not False:
             inputs = attach_embedder(inputs, fit_embedder(inputs, **tuned))
-        results = run_metrics(inputs, chosen)
+        results = without_shift(inputs, chosen, run_metrics(inputs, chosen), in_force.limits)
     made = None
     if made_by is not None:
         protection = made_by.overfitting_protection()

@@ -1,20 +1,37 @@
-"""Test of exchangeability of train and holdout, column by column, with labels permuted by subject."""
+"""Test of exchangeability of train and holdout, column by column, with labels permuted by subject.
+
+Statistics that compare the people of train with those of the holdout take their exchangeability for granted. A holdout
+that differs for its own reasons (later years, other units) breaks limits without any copy, because rows like those of
+train are nearer to train. Such limits are therefore also evaluated for people who are taken out of train, in place of
+the release, and are not assessable if these break them as well.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy import sparse
 
+from privacy_assets.errors import safe_repr
+from privacy_assets.metrics.base import Metric
 from privacy_assets.metrics.inputs import EvaluationInputs
+from privacy_assets.policy import Limit, judge_limit
 from privacy_assets.stats import inference
+from privacy_assets.stats.estimates import MetricResult
 from privacy_assets.stats.subjects import Subjects
 from privacy_assets.tables.column import Column, ranked, stacked
 
+if TYPE_CHECKING:
+    from scipy import sparse
+
 PERMUTATIONS = 999
 BINS = 10
+DIFFERENT = 0.001  # p-value up to which train and holdout differ
 _RARE = 20  # levels with fewer rows are pooled
+_FEWEST = 20  # rows of a release and of train that a metric needs
 
 
 @dataclass(frozen=True)
@@ -66,6 +83,80 @@ def exchangeability(inputs: EvaluationInputs, *, n_permutations: int = PERMUTATI
     return Exchangeability(band.p_value, columns, *subjects.counts)
 
 
+def without_shift(
+    inputs: EvaluationInputs,
+    metrics: Mapping[str, Metric],
+    results: Mapping[str, MetricResult],
+    limits: Sequence[Limit],
+    attempt: int = 1,
+) -> dict[str, MetricResult]:
+    """Return the results, without statistics whose limit breaks because train and holdout differ.
+
+    If a limit is broken, and train and holdout differ in a column, the metric is measured again with a third of the
+    people of train in place of the release, and without them in train. They are rows like those of train, and none is a
+    copy, so a limit that they break as well says nothing about the release: the statistic becomes not measurable.
+
+    Args:
+        inputs: Tables of the release, with tables that the user brought.
+        metrics: Metrics by name.
+        results: Their results.
+        limits: Limits of the policy.
+        attempt: Number of the publication attempt, see :func:`~privacy_assets.policy.judge_limit`.
+    """
+    checked = dict(results)
+    broken = [limit for limit in limits if limit.metric in metrics
+              and not metrics[limit.metric].attacks_generator
+              and judge_limit(limit, results.get(limit.metric), attempt).status == "fail"]  # fmt: skip
+    found = exchangeability(inputs) if broken else None
+    unseen = _with_people_of_train(inputs) if found is not None and found.p_value <= DIFFERENT else None
+    if found is None or unseen is None:
+        return checked
+    names = [safe_repr(str(one["column"])) for one in found.columns if float(one["p_value"]) <= DIFFERENT]
+    reason = (
+        f"train and holdout differ in {', '.join(names)} (a simple model tells them apart with AUC"
+        f" {_auc(inputs):.2f}), and people taken out of train break the limit as well"
+    )
+    again = {name: metrics[name].measure(unseen) for name in dict.fromkeys(limit.metric for limit in broken)}
+    for limit in broken:
+        if judge_limit(limit, again[limit.metric], attempt).status == "fail":
+            name, result = limit.statistic.partition(".")[2], checked[limit.metric]
+            estimates = tuple(
+                replace(one, value=math.nan, low=math.nan, high=math.nan, note=reason) if one.name == name else one
+                for one in result.estimates
+            )
+            checked[limit.metric] = replace(result, estimates=estimates)
+    return checked
+
+
+def _with_people_of_train(inputs: EvaluationInputs) -> EvaluationInputs | None:
+    """Return inputs with a third of the people of train as release, or None if they are too few."""
+    codes = inputs.subject_codes("train")
+    people = inputs.rng("people taken out of train").permutation(np.unique(codes))
+    chosen = np.isin(codes, people[: len(people) // 3])
+    if chosen.sum() < _FEWEST or (~chosen).sum() < _FEWEST:
+        return None
+    subjects = {role: own[~chosen] if role == "train" else own for role, own in inputs.subjects.items()}
+    tables = {**inputs.tables, "train": inputs.train.take(~chosen), "synthetic": inputs.train.take(chosen)}
+    return replace(inputs, tables=tables, subjects=subjects, generated={})
+
+
+def _auc(inputs: EvaluationInputs) -> float:
+    """Return how well naive Bayes on the levels of the columns, fitted to one half of the people, ranks the other."""
+    levels, _ = _levels(inputs)
+    inside = np.arange(len(levels)) < len(inputs.train)
+    codes = inputs.subject_codes("train", "holdout")
+    half = (inputs.rng("halves").permutation(int(codes.max()) + 1) % 2 == 0)[codes]
+    scores = np.empty(len(levels))
+    size = int(levels.max()) + 1
+    for fitted in (half, ~half):
+        counts = [np.bincount(levels[fitted & side].ravel(), minlength=size) + 1.0 for side in (inside, ~inside)]
+        scores[~fitted] = np.log(counts[0] / counts[1])[levels[~fitted]].sum(axis=1)
+    from scipy.stats import rankdata  # slow to import
+
+    first, second = int(inside.sum()), int((~inside).sum())
+    return float((rankdata(scores)[inside].sum() - first * (first + 1) / 2) / (first * second))
+
+
 def _levels(inputs: EvaluationInputs) -> tuple[np.ndarray, list[str]]:
     """Return the level of each row in each column, shape (n_rows, n_columns), and the column of each level."""
     parts: list[np.ndarray] = []
@@ -97,6 +188,8 @@ def _categories(column: Column) -> np.ndarray:
 
 def _counts(subjects: np.ndarray, levels: np.ndarray, size: int) -> sparse.csr_matrix:
     """Return the number of rows per subject and level, shape (n_subjects, n_levels)."""
+    from scipy import sparse  # slow to import
+
     repeated = np.repeat(subjects, levels.shape[1])
     ones = np.ones(levels.size)
     return sparse.csr_matrix((ones, (repeated, levels.ravel())), shape=(size, int(levels.max()) + 1))

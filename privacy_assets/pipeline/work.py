@@ -17,6 +17,7 @@ import pandas as pd
 
 from privacy_assets.errors import OutOfDate
 from privacy_assets.evaluation.evaluate import attach_embedder, build_inputs, run_metrics, sizes_of, stacked_releases
+from privacy_assets.evaluation.exchangeability import without_shift
 from privacy_assets.gate.attestation import Attestation, refusal
 from privacy_assets.gate.deployment import Deployment
 from privacy_assets.gate.gate import Gate
@@ -283,12 +284,14 @@ def score(run: TableRun, name: str, values: Values) -> StepResult:
         device=run.device,
         progress=run.progress,
     )
-    measured = run_metrics(inputs, {name: metric})[name]
-    fingerprints = {role: own for role, own in opened.metadata.inputs.items() if embeds or role != "embedder"}
-    result = replace(measured, inputs={**fingerprints, "earlier_releases": earlier.fingerprint})
+    results = run_metrics(inputs, {name: metric})
     # Computing a score counts as a publication attempt, even without an attestation.
     attempt = gate.attempts.attempt(snapshot, table.spec.data.shared_subjects)
     limits = [limit for limit in table.policy.limits if limit.metric == name]
+    if table.external:  # a split by key is exchangeable by construction
+        results = without_shift(inputs, {name: metric}, results, limits, attempt)
+    fingerprints = {role: own for role, own in opened.metadata.inputs.items() if embeds or role != "embedder"}
+    result = replace(results[name], inputs={**fingerprints, "earlier_releases": earlier.fingerprint})
     outcomes = [judge_limit(limit, result, attempt) for limit in limits]
     sealed = gate.sign_result(result, snapshot, outcomes, table.spec.data.shared_subjects)
     return StepResult({name: sealed}, Scored(result, outcomes))

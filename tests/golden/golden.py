@@ -27,6 +27,7 @@ import pandas as pd
 
 from privacy_assets.evaluation.evaluate import attach_embedder, build_report, choose_metrics, read_inputs, run_metrics
 from privacy_assets.metrics.inputs import EvaluationInputs
+from privacy_assets.tables.text import is_text
 
 if TYPE_CHECKING:
     from benchmarks.releases import World
@@ -65,8 +66,10 @@ class Golden:
         tables = self.tables()
         released = [pd.read_parquet(HERE / self.population / f"{self.earlier}.parquet")] if self.earlier else []
         order = ("train", "holdout", "synthetic", "reference")
+        kinds = {name: "categorical" for name, column in tables["train"].items() if is_text(column)}  # codes of digits
+        kinds.pop(self.subject, None)
         found = read_inputs(
-            *(tables[role] for role in order), subject=self.subject, earlier_releases=released, seed=seed
+            *(tables[role] for role in order), subject=self.subject, kinds=kinds, earlier_releases=released, seed=seed
         )
         return attach_embedder(found, Frozen(self, found))  # type: ignore[arg-type]
 

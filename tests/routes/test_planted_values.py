@@ -145,7 +145,7 @@ def train_and_holdout_that_are_not_alike(world: World, _: pytest.MonkeyPatch) ->
     return world.run()
 
 
-@case("schema_and_values is red")
+@case("categories that no real table has")
 def values_outside_the_set(world: World, _: pytest.MonkeyPatch) -> str:
     real, copy = private(), private(seed=1).drop(columns="pid")
     never = {"limits": [{"statistic": "dcr.privacy_score", "at_most": 0.0}]}
