@@ -16,6 +16,7 @@ from privacy_assets.cli.accept import add_accept
 from privacy_assets.cli.audit import add_audit
 from privacy_assets.cli.generate import add_generate
 from privacy_assets.cli.generators import add_generators
+from privacy_assets.cli.inspect import add_inspect
 from privacy_assets.cli.keys import add_keys
 from privacy_assets.cli.leak_study import add_leak_study
 from privacy_assets.cli.options import (
@@ -102,6 +103,7 @@ def _parser() -> argparse.ArgumentParser:
         add_verify,
         add_releases,
         add_accept,
+        add_inspect,
         add_keys,
     ):
         add(commands)

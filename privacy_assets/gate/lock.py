@@ -83,7 +83,14 @@ class Locks:
     key: SigningKey
 
     def check(
-        self, table: str, policy: Policy, setup: Mapping[str, Any], content: str = "", *, new: bool = False
+        self,
+        table: str,
+        policy: Policy,
+        setup: Mapping[str, Any],
+        content: str = "",
+        *,
+        new: bool = False,
+        columns: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
         """Reject a run that differs from the lock, and every run while the table is stopped.
 
@@ -94,6 +101,8 @@ class Locks:
             content: Keyed fingerprint of synthetic rows. Rows that failed are not stopped by their own failure, so
                 their attestation can be repeated.
             new: The run starts, so its lock may replace the one in force if the table has no verdict yet.
+            columns: Contract of the columns, see :func:`~privacy_assets.tables.contract.contract_of`. None: the columns
+                are not known here, and are not compared.
 
         Returns:
             The entries of the lock that the run proposes.
@@ -103,7 +112,11 @@ class Locks:
             TableStopped: If the table is stopped.
         """
         proposed = entries_of(policy, setup)
-        lines = self.difference(table, proposed)
+        lines, locked = self.difference(table, proposed), self._entries(table).get("columns")
+        contract = locked if columns is None else columns
+        if contract and not lines:  # after other changes, the contract of the next run replaces the one in force
+            proposed["columns"] = dict(contract)
+            lines = self.difference(table, proposed) if locked else []
         if lines and not (new and not records(self._log(table), _LOG)):
             put_atomic(self.file(table, PROPOSED), json.dumps(proposed, indent=2).encode())
             text = "\n  ".join([f"{table}: this run differs from the lock of the table (lock -> this run):", *lines])
@@ -122,7 +135,10 @@ class Locks:
 
     def difference(self, table: str, proposed: Mapping[str, Any]) -> list[str]:
         """Return one line for each entry of the lock that ``proposed`` changes."""
-        old, new = _flat(self._entries(table)), _flat(proposed)
+        locked = dict(self._entries(table))
+        if "columns" not in proposed:
+            locked.pop("columns", None)
+        old, new = _flat(locked), _flat(proposed)
         pairs = [(name, old.get(name, "not set"), new.get(name, "not set")) for name in {**new, **old}]
         return [f"{name}: {was} -> {now}" for name, was, now in pairs if was != now]
 

@@ -42,6 +42,7 @@ from privacy_assets.pipeline.values import Published
 from privacy_assets.policy import LimitOutcome, Verdict, judge_limit
 from privacy_assets.report.report import Report
 from privacy_assets.stats.estimates import MetricResult
+from privacy_assets.tables.contract import contract_of
 from privacy_assets.tables.private_table import PrivateTable
 from privacy_assets.tables.table import Table
 
@@ -196,7 +197,9 @@ def split(run: TableRun, name: str, values: Values) -> StepResult:
         role: gate.sign_split(run.place, role, run.keyed_fingerprint(part), run.split_setup)
         for role, part in parts.items()
     }
-    gate.locks.sign(run.place.table, gate.locks.check(run.place.table, table.policy, run.setup, new=True))
+    columns = contract_of(parts["train"].schema)
+    entries = gate.locks.check(run.place.table, table.policy, run.setup, new=True, columns=columns)
+    gate.locks.sign(run.place.table, entries)
     return StepResult({role: part.sealed(seals[role].data) for role, part in parts.items()})
 
 

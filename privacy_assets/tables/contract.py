@@ -168,33 +168,55 @@ def joint_schema(
         ConfigError: If a declaration names an unknown column or kind.
     """
     real = {role: frame for role, frame in frames.items() if role in REAL_ROLES or len(frames) == 1}
-    first, where = next(iter(real)), names[next(iter(real))]
-    for role, frame in real.items():
-        check_frame(frame, where=names[role])
+    found = columns_of(list(real.values()), [names[role] for role in real], kinds, declared)
+    if doubts := {column.name: read for column, read in found if read.doubt}:
+        raise _ambiguous(doubts, REAL if len(real) > 1 else names[next(iter(real))])
+    notes = tuple(f"{safe_repr(column.name)}: {read.note}." for column, read in found if read.note)
+    return TableSchema(tuple(column for column, _ in found)), notes
+
+
+def columns_of(
+    frames: Sequence[Frame],
+    names: Sequence[str],
+    kinds: Mapping[str, Any] | None = None,
+    declared: Declared = NOTHING,
+) -> list[tuple[ColumnSchema, TextForm]]:
+    """Return the schema of each column of some tables together, and how its text is read.
+
+    Arguments and errors are those of :func:`joint_schema`. Ambiguous columns are returned, with their ``doubt``.
+    """
+    first, where = frames[0], names[0]
+    for frame, name in zip(frames, names, strict=True):
+        check_frame(frame, where=name)
         fix = "use the same columns in every table"
-        check_same_columns(real[first].columns, where, frame.columns, names[role], fix)
+        check_same_columns(first.columns, where, frame.columns, name, fix)
     stated = {name: kind_and_format(kind, name) for name, kind in (kinds or {}).items()}
     for name in (*stated, *declared.missing):
-        if name not in real[first].columns:
+        if name not in first.columns:
             what = "kind" if name in stated else "missing value"
-            hint = near_name(name, real[first].columns)
+            hint = near_name(name, first.columns)
             raise ConfigError(f"{where}: {what} declared for unknown column {safe_repr(name)}.{hint}")
-    columns, doubts, notes = [], dict[str, TextForm](), []
-    for name in real[first].columns:
+    found = []
+    for name in first.columns:
         kind, form = stated.get(name, (None, None))
-        parts = {
-            names[role]: without_markers(frame[name], declared.missing.get(name, ())) for role, frame in real.items()
-        }
-        dtype = dtype_of(real[first], real[first][name])
-        column, read = _column(name, parts, dtype, kind, form, declared)
-        if read.doubt:
-            doubts[name] = read
-        if read.note:
-            notes.append(f"{safe_repr(name)}: {read.note}.")
-        columns.append(column)
-    if doubts:
-        raise _ambiguous(doubts, REAL if len(real) > 1 else where)
-    return TableSchema(tuple(columns)), tuple(notes)
+        markers = declared.missing.get(name, ())
+        parts = {table: without_markers(frame[name], markers) for table, frame in zip(names, frames, strict=True)}
+        found.append(_column(name, parts, dtype_of(first, first[name]), kind, form, declared))
+    return found
+
+
+def contract_of(schema: TableSchema) -> dict[str, str]:
+    """Return what the lock of a table states about each column: its kind, and how its text and times are read.
+
+    Integers and other numbers are one kind, and precision is left out: larger, finer and missing values fit, and so do
+    new categories.
+    """
+    stated = {}
+    for column in schema.columns:
+        kind = "number" if column.kind in ("integer", "numeric") else column.kind
+        form = f", format {column.format}" if column.format else ""
+        stated[column.name] = f"{kind}{form}{', with a time zone' if column.zoned else ''}"
+    return stated
 
 
 def infer_schema(

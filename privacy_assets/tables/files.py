@@ -6,7 +6,9 @@ import codecs
 import csv
 import datetime as dt
 import glob
+import gzip
 import io
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -146,6 +148,20 @@ _FEWEST_NAMES = 3  # minimum number of names to be recognized as a sequence; two
 def encoding_of(start: bytes) -> str:
     """Return the encoding of a text by its first bytes: UTF-16 if they are its byte order mark, else UTF-8."""
     return "utf-16" if start[:2] in _WIDE else "utf-8-sig"
+
+
+def guess_format(file: Path) -> CsvFormat:
+    """Return separator and encoding of a CSV file by its first 64 KiB: the separator that the first line has most."""
+    with gzip.open(file) if suffix_of(file).endswith(".gz") else file.open("rb") as stream:
+        start: bytes = stream.read(1 << 16)
+    try:
+        encoding = encoding_of(start)
+        text = codecs.getincrementaldecoder(encoding)().decode(start)
+    except UnicodeError:
+        encoding, text = "cp1252", start.decode("cp1252", errors="replace")
+    header = re.sub(r'"[^"]*"', "", text.split("\n", 1)[0])
+    sep = max(_SIGNS, key=header.count)
+    return CsvFormat(sep if header.count(sep) else ",", encoding)
 
 
 def csv_fault(stream: BinaryIO, where: str, sep: str = ",", encoding: str = "utf-8-sig") -> InputError | None:

@@ -257,7 +257,7 @@ def with_roles(
         if column.name in declared.new_values:
             columns.append(replace(column, role="generated"))
             continue
-        reason = _open(column, parts, people, column.name in (kinds or {}))
+        reason = open_reason(column, parts, people, column.name in (kinds or {}))
         if reason and not _covered(column, parts):
             reasons[column.name] = reason
         columns.append(replace(column, role=natural_role(column, parts)))
@@ -373,7 +373,9 @@ def foreign_cells(column: ColumnSchema, real: Sequence[Column], synthetic: Colum
 # --- open columns -----------------------------------------------------------------------------------------------------
 
 
-def _open(column: ColumnSchema, real: Sequence[Column], people: np.ndarray | None, declared: bool) -> str:
+def open_reason(
+    column: ColumnSchema, real: Sequence[Column], people: np.ndarray | None = None, declared: bool = False
+) -> str:
     """Return the reason why a column is open, without cell values, or "" if it is not."""
     if column.kind in ("boolean", "datetime") or (declared and column.kind != "categorical"):
         return ""

@@ -40,7 +40,7 @@ MARKERS = (
     "--",
     "?",
 )
-MOST = 0.8  # minimum share of rows that are numbers or dates in an ambiguous column
+MOST = 0.5  # minimum share of rows that are numbers or dates in an ambiguous column
 FEW = 20  # a column with strays and at most this many numbers or dates is a category, such as 1, 2, 3, other
 
 Texts = tuple[pa.Array, np.ndarray]  # distinct strings of a column, and the number of rows of each

@@ -15,10 +15,12 @@ import yaml
 from privacy_assets import Report, evaluate
 from privacy_assets.cli.main import main
 from privacy_assets.errors import ConfigError, InputError
-from privacy_assets.pipeline.row_sources import select_partition
+from privacy_assets.pipeline.resolve import ResolvedTable
+from privacy_assets.pipeline.row_sources import select_partition, source_table
 from privacy_assets.pipeline.spec import TableSpec
 from privacy_assets.tables.contract import infer_schema
 from privacy_assets.tables.declared import Declared
+from privacy_assets.tables.files import CsvFormat
 from privacy_assets.tables.reading import read_table
 from privacy_assets.tables.table import Table
 
@@ -289,25 +291,46 @@ def test_partitions_of_codes_whole_numbers_and_booleans_have_rows(values: list, 
     assert chosen["p"].tolist() == values[:1] * 3
 
 
+def claims(rows: int, start: int) -> pd.DataFrame:
+    rng = np.random.default_rng(start)
+    who = np.sort(rng.integers(start, start + rows // 3, rows))
+    return pd.DataFrame({
+        "patient_id": [f"P{n:06d}" for n in who],
+        "visit": rng.choice(pd.date_range("2020-01-01", periods=700).strftime("%d.%m.%Y"), rows),
+        "zip": rng.choice(["01067", "10115", "80331", "20095"], rows),
+        "amount": [f"{x:.2f}".replace(".", ",") for x in rng.gamma(2, 50, rows)],
+        "crp": np.where(rng.random(rows) < 0.2, "<5", rng.integers(5, 90, rows).astype(str)),
+        "ward": rng.choice(["Chirurgie", "Innere", "Pädiatrie"], rows),
+    })  # fmt: skip
+
+
+def test_inspect_prints_each_column_and_the_lines_to_paste(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frame = claims(900, 0).assign(mail=[f"p{n}@x.org" for n in range(900)])
+    frame.to_csv(tmp_path / "claims.csv", sep=";", index=False, encoding="cp1252")
+    assert main(["inspect", str(tmp_path / "claims.csv")]) == 1
+    told = capsys.readouterr().out
+    for part in (
+        "separated by semicolons, cp1252", "datetime, %d.%m.%Y", "numeric, decimal comma", "ambiguous",
+        "e-mail addresses", "leading zeros", "people may be identified by patient_id",
+    ):  # fmt: skip
+        assert part in told
+    assert not any(cell in told for cell in ("P000", "01067", "Chirurgie", "@"))
+    main(["inspect", str(tmp_path / "claims.csv"), "--yaml"])
+    pasted = yaml.safe_load(capsys.readouterr().out)["data"]
+    assert pasted["subject"] == "patient_id" and pasted["missing"] == {"crp": ["<5"]} and pasted["drop"] == ["mail"]
+    table = ResolvedTable.of(TableSpec(name="claims", data=pasted))
+    assert table.declared.read == CsvFormat(";", "cp1252")
+    source = source_table(table, None, None, None)
+    assert [column.kind for column in source.schema.columns] == [
+        "datetime", "categorical", "numeric", "numeric", "categorical"
+    ]  # fmt: skip
+
+
 def test_the_command_reads_a_csv_of_claims_to_a_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rng = np.random.default_rng(0)
-
-    def claims(rows: int, start: int) -> pd.DataFrame:
-        who = np.sort(rng.integers(start, start + rows // 3, rows))
-        return pd.DataFrame({
-            "patient": [f"P{n:06d}" for n in who],
-            "visit": rng.choice(pd.date_range("2020-01-01", periods=700).strftime("%d.%m.%Y"), rows),
-            "zip": rng.choice(["01067", "10115", "80331", "20095"], rows),
-            "amount": [f"{x:.2f}".replace(".", ",") for x in rng.gamma(2, 50, rows)],
-            "crp": np.where(rng.random(rows) < 0.2, "<5", rng.integers(5, 90, rows).astype(str)),
-            "flag": rng.choice(["ja", "nein"], rows),
-            "ward": rng.choice(["Chirurgie", "Innere", "Pädiatrie"], rows),
-        })  # fmt: skip
-
     tables = {"train": claims(900, 0), "holdout": claims(800, 10_000), "synthetic": claims(700, 20_000)}
-    arguments = ["evaluate", "--no-embedder", "--metrics", "dcr,copies", "--subject", "patient", "--quiet"]
+    arguments = ["evaluate", "--no-embedder", "--metrics", "dcr,copies", "--subject", "patient_id", "--quiet"]
     for role, frame in tables.items():
-        frame = frame.drop(columns="patient") if role == "synthetic" else frame
+        frame = frame.drop(columns="patient_id") if role == "synthetic" else frame
         frame.to_csv(tmp_path / f"{role}.csv", sep=";", index=False, encoding="cp1252")
         arguments += [f"--{role}", str(tmp_path / f"{role}.csv")]
     assert main(arguments) == 2 and "--encoding cp1252" in capsys.readouterr().err
@@ -365,3 +388,32 @@ def test_evaluate_says_first_who_counts_as_a_person() -> None:
         judged(TRAIN, HOLDOUT, FRESH, subject={"each_row": True}).notes[0]
         == "Each row counts as one person, as declared."
     )
+
+
+def nightly(home: Path, frame: pd.DataFrame, **data: Any) -> int:
+    frame.to_csv(home.parent / "visits.csv", index=False)
+    table = {"name": "visits", "data": {"source": "visits.csv", "subject": {"each_row": True}, **data},
+             "evaluation": {"embedder": False, "metrics": ["dcr"]}}  # fmt: skip
+    table["policy"] = {"name": "near", "limits": [{"statistic": "dcr.privacy_score", "at_most": 0.9}]}
+    (home.parent / "visits.yaml").write_text(yaml.safe_dump(table))
+    return main(["run", str(home.parent / "visits.yaml"), "--home", str(home)])
+
+
+def test_later_nights_must_fit_the_contract_in_the_lock(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    home, first = tmp_path / "home", people(900, 1).assign(ward=np.array(["a", "b"])[np.arange(900) % 2])
+    assert nightly(home, first) in (0, 1)
+    fits = people(900, 2).assign(ward=np.array(["a", "c"])[np.arange(900) % 2], a=lambda frame: frame["a"] * 7 + 0.5)
+    assert nightly(home, fits.mask(np.random.default_rng(0).random(fits.shape) < 0.02)) in (0, 1)
+    capsys.readouterr()
+    others = {
+        "columns 'ward': 'categorical' -> not set": fits.drop(columns="ward"),
+        "columns 'floor': not set -> 'number'": fits.assign(floor=np.arange(900) % 7),
+        "columns 'a': 'number' -> 'categorical'": fits.assign(a=[f"code {n % 9}" for n in range(900)]),
+        "columns 'day': 'datetime' -> 'datetime, format": fits.assign(day=fits["day"].dt.strftime("%d.%m.%Y")),
+        "columns 'day': 'datetime' -> 'datetime, with": fits.assign(day=fits["day"].astype(str) + "T10:00:00Z"),
+    }
+    for line, frame in others.items():
+        assert nightly(home, frame) in (1, 2)
+        assert line in "".join(capsys.readouterr())
+    assert main(["accept", "visits", "--home", str(home)]) == 0
+    assert nightly(home, frame) in (0, 1)
