@@ -307,7 +307,7 @@ def check_known_categories(table: Table, real: Sequence[Table], *, where: str) -
         parts = [one[name] for one in real]
         other = foreign_cells(column, parts, table[name]) & ~table[name].missing
         if column.role == "closed" and other.any():
-            problem = f"{other.sum()} cells hold categories that no real table has"
+            problem = f"it has categories that no real table has, in {other.sum()} of {len(other)} cells"
             fix = "write them as in the real tables, or declare them as allowed_values"
             raise InputError(problem, where=where, column=name, row=int(np.flatnonzero(other)[0]), fix=fix)
 
