@@ -200,7 +200,7 @@ def read_data(options: argparse.Namespace) -> tuple[Table, np.ndarray | None]:
 
     frame, declared = read_table(options.data), declared_columns(options)
     table = canonical_source(frame, options.subject, kinds(options.kind), declared, where=options.data)
-    return table.rows, people_of([table])
+    return table.without_subject(), people_of([table])
 
 
 def declared_columns(options: argparse.Namespace) -> Declared:

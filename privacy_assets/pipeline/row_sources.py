@@ -11,8 +11,9 @@ import pandas as pd
 
 from privacy_assets.errors import InputError
 from privacy_assets.pipeline.resolve import PARTITION_MARK, ResolvedTable, RowSource
+from privacy_assets.tables.column import Column
 from privacy_assets.tables.given import given_frame
-from privacy_assets.tables.private_table import PrivateTable, canonical_source, external_splits
+from privacy_assets.tables.private_table import canonical_source, external_splits
 from privacy_assets.tables.reading import read_table
 from privacy_assets.tables.roles import check_identifiers
 from privacy_assets.tables.schema import TableSchema, check_not_published
@@ -83,7 +84,7 @@ def select_partition(
 
 def source_table(
     resolved: ResolvedTable, given: pd.DataFrame | None, partition: str | None, window: Window | None
-) -> PrivateTable:
+) -> Table:
     """Return the private table in canonical form. The schema is inferred before the partition is selected."""
     row_source = resolved.row_sources["source"]
     frame, data = read_source(row_source, given, partition), resolved.spec.data
@@ -93,7 +94,7 @@ def source_table(
 
 def user_splits(
     resolved: ResolvedTable, given: Mapping[str, pd.DataFrame], partition: str | None, window: Window | None
-) -> dict[str, PrivateTable]:
+) -> dict[str, Table]:
     """Return the external train, holdout and reference in canonical form, with one schema."""
     frames = {role: read_source(resolved.row_sources[role], given.get(role), partition) for role in resolved.roles}
     data = resolved.spec.data
@@ -102,14 +103,14 @@ def user_splits(
 
 
 def _of_partition(
-    table: PrivateTable, resolved: ResolvedTable, role: str, partition: str | None, window: Window | None
-) -> PrivateTable:
+    table: Table, resolved: ResolvedTable, role: str, partition: str | None, window: Window | None
+) -> Table:
     """Return the rows of one partition, unless the path of ``role`` selected them. The schema is kept."""
     data = resolved.spec.data
     if PARTITION_MARK in resolved.row_sources[role].path or data.partition_column is None or partition is None:
         return table
     chosen = select_partition(table.frame(), data.partition_column, partition, window, where=role)
-    return PrivateTable.of(chosen.reset_index(drop=True), table.schema, data.subject, where=role)
+    return table.take(chosen.index.to_numpy()).map(Column.compact)
 
 
 def user_synthetic(
@@ -118,8 +119,8 @@ def user_synthetic(
     schema: TableSchema,
     partition: str | None,
     window: Window | None,
-) -> pd.DataFrame:
-    """Return the external synthetic table with the columns, precision and dtypes of the private one."""
+) -> Table:
+    """Return the external synthetic table with the columns and precision of the private one."""
     row_source = resolved.row_sources["synthetic"]
     rows = resolved.declared.without_dropped(read_source(row_source, given, partition))
     check_not_published(rows.columns, resolved.spec.data.subject, "synthetic")
@@ -127,4 +128,4 @@ def user_synthetic(
     check_identifiers(table, resolved.declared.drop, where="synthetic")
     column = None if PARTITION_MARK in row_source.path else resolved.spec.data.partition_column
     chosen = select_partition(table.frame(), column, partition, window, where="synthetic")
-    return table.take(chosen.index.to_numpy()).to_published_frame()
+    return table.take(chosen.index.to_numpy())
