@@ -33,9 +33,8 @@ from privacy_assets.distances import embedder
 from privacy_assets.errors import InputError, StepError
 from privacy_assets.generators.user_code import CallableGenerator
 from privacy_assets.metrics.dcr import Dcr
+from privacy_assets.pipeline import work
 from privacy_assets.stats.estimates import MetricResult
-from privacy_assets.tables import private_table
-from privacy_assets.tables.private_table import PrivateTable
 from privacy_assets.tables.table import Table
 
 FUNCTIONS_APART = True
@@ -82,7 +81,7 @@ def quoting(argument: int = 0) -> Callable[..., Any]:
         given = args[argument]
         given = given[0] if isinstance(given, list) else given  # tables by role
         given = given.train if hasattr(given, "train") else given
-        given = given.frame() if isinstance(given, Table | PrivateTable) else given
+        given = given.frame() if isinstance(given, Table) else given
         frame = given.to_pandas() if isinstance(given, pa.Table) else given
         raise ValueError(frame.to_string() + row_of(frame)) from KeyError(row_of(frame))
 
@@ -100,7 +99,7 @@ def quoting_case(name: str, place: Any, function: str, argument: int, **settings
 
 quoting_case("metric", Dcr, "measure", 1)
 quoting_case("writer", pq, "write_table", 0)
-quoting_case("split", private_table, "split_table", 0)
+quoting_case("split", work, "split_rows", 0)
 quoting_case("fit", CallableGenerator, "_fit", 1)
 quoting_case("embedder", embedder, "train_embedder", 0, embedder=True, policy={**LENIENT, "embedder": {}})
 

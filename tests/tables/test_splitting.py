@@ -9,9 +9,14 @@ import pandas as pd
 import pytest
 
 from privacy_assets.tables.private_table import canonical_source
-from privacy_assets.tables.splitting import DEFAULT_SHARES
+from privacy_assets.tables.splitting import split_rows
+from privacy_assets.tables.table import Table
 
 KEY = b"the key of the pinned split"
+
+
+def split(table: Table) -> dict[str, Table]:
+    return {role: table.take(rows) for role, rows in split_rows(table, KEY).items()}
 
 
 def digest(frame: pd.DataFrame) -> str:
@@ -27,13 +32,15 @@ def digest(frame: pd.DataFrame) -> str:
         ("number", [24329, 14712, 9801], ["7fdd40df4dce2b56", "34866845e54ecb9f", "7cad9d55fbd07513"]),
     ],
 )
-def test_the_assignment_is_pinned(adult_file: pd.DataFrame, subject: str | None, sizes: list[int], digests: list[str]) -> None:
+def test_the_assignment_is_pinned(
+    adult_file: pd.DataFrame, subject: str | None, sizes: list[int], digests: list[str]
+) -> None:
     """Another assignment would move people between the sides of tables that are already published."""
     rows = np.arange(len(adult_file)) // 3
     ids = {"person": [f"p{row:05d}" for row in rows], "number": rows}
     frame = adult_file if subject is None else adult_file.assign(**{subject: ids[subject]})
     frame = frame.sample(frac=1, random_state=0, ignore_index=True)
-    parts = canonical_source(frame, subject, None).split(KEY, DEFAULT_SHARES)
+    parts = split(canonical_source(frame, subject, None))
     assert list(parts) == ["train", "holdout", "reference"]
     assert [len(part) for part in parts.values()] == sizes
     assert [digest(part.frame()) for part in parts.values()] == digests
@@ -46,9 +53,15 @@ def test_rows_with_every_kind_of_column_are_pinned() -> None:
             "count": pd.array([1, None, 3] * 100, dtype="Int64"),
             "word": ["a", None, "x y", "ü", ""] * 60,
             "flag": pd.array([True, None, False, True] * 75, dtype="boolean"),
-            "day": pd.Series([pd.Timestamp("2024-01-01"), None, pd.Timestamp("2024-01-03 12:00:00.000001")] * 100).astype("datetime64[us]"),
+            "day": pd.Series(
+                [pd.Timestamp("2024-01-01"), None, pd.Timestamp("2024-01-03 12:00:00.000001")] * 100
+            ).astype("datetime64[us]"),
         }
     )
-    parts = canonical_source(frame, None, {"word": "categorical"}).split(KEY, DEFAULT_SHARES)
+    parts = split(canonical_source(frame, None, {"word": "categorical"}))
     assert [len(part) for part in parts.values()] == [160, 90, 50]
-    assert [digest(part.frame()) for part in parts.values()] == ["dfb6aade3840959a", "e9810886bc91c1aa", "8375076d47880ad7"]
+    assert [digest(part.frame()) for part in parts.values()] == [
+        "dfb6aade3840959a",
+        "e9810886bc91c1aa",
+        "8375076d47880ad7",
+    ]
