@@ -42,7 +42,6 @@ from privacy_assets.policy import LimitOutcome, Verdict, judge_limit
 from privacy_assets.report.report import Report
 from privacy_assets.stats.estimates import MetricResult
 from privacy_assets.tables.column import Column
-from privacy_assets.tables.contract import REAL_ROLES
 from privacy_assets.tables.splitting import split_rows
 from privacy_assets.tables.table import Table
 
@@ -281,7 +280,6 @@ def prepare(run: TableRun, name: str, values: Values) -> StepResult:
     inputs = inputs if embedder is None else attach_embedder(inputs, embedder)
     body = {
         "inputs": fingerprints,
-        "sizes": sizes_of(inputs),
         "digest": keyed(inputs.digest),  # computes all embeddings now, while a device is available
         "snapshot": values["synthetic"].data.decode(),
     }
@@ -290,10 +288,10 @@ def prepare(run: TableRun, name: str, values: Values) -> StepResult:
 
 
 def checked_inputs(run: TableRun, inputs: EvaluationInputs) -> tuple[Mapping[str, Any], Snapshot]:
-    """Verify that prepared tables are those of their signed record.
+    """Verify prepared tables against their signed record.
 
     Returns:
-        Keyed fingerprints ("inputs") and "sizes" of the tables by role, and the snapshot of the synthetic table.
+        Signed record, with the keyed fingerprints of the tables ("inputs"), and the snapshot of the synthetic table.
 
     Raises:
         PublicationRefused: Unless this deployment signed them under the current settings.
@@ -335,7 +333,8 @@ def attest(run: TableRun, name: str, values: Values) -> StepResult:
     """
     gate, table = run.gate, run.table
     snapshot = gate.snapshot(values["synthetic"], run.place)
-    signed, of = checked_inputs(run, values["evaluation_inputs"])
+    prepared = values["evaluation_inputs"]
+    signed, of = checked_inputs(run, prepared)
     if of.sha256 != snapshot.sha256:
         raise OutOfDate("the tables were encoded with another synthetic table", redo=("prepare",))
     scores = {metric: values[metric] for metric in table.metrics}
@@ -348,7 +347,7 @@ def attest(run: TableRun, name: str, values: Values) -> StepResult:
         policy=policy,
         policy_verdict=policy.judge(results, stated.attempt),
         results=results,
-        tables=_in_order(signed["sizes"]),
+        tables=sizes_of(prepared),
         seed=table.spec.run.seed,
         attempt=stated.attempt,
         fingerprints={"synthetic": signed["inputs"]["synthetic"]},
@@ -357,13 +356,6 @@ def attest(run: TableRun, name: str, values: Values) -> StepResult:
         signed={"date": stated.made_at, "key": stated.keyid, "sha256": stated.sha256},
     )
     return StepResult({"attestation": sealed, "privacy_report": report}, Attested(stated, sealed, report))
-
-
-def _in_order(sizes: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
-    """Return sizes in report order, because the canonical form of a statement sorts keys."""
-    names = ("rows", "columns", "subjects")
-    roles = [role for role in (*REAL_ROLES, "synthetic") if role in sizes]
-    return {role: {name: sizes[role][name] for name in names} for role in roles}
 
 
 def publish(run: TableRun, name: str, values: Values) -> StepResult:

@@ -9,6 +9,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -91,8 +92,8 @@ def _reserve(file: int, size: int) -> None:
 def array_digest(facts: Mapping[str, Any], arrays: Sequence[np.ndarray]) -> str:
     """Return the SHA-256 (hex) of facts and arrays, which determines the file except its seal."""
     digest = hashlib.sha256(_header(facts, arrays))
-    for array in arrays:
-        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    for data in _bytes(arrays):
+        digest.update(data)
     return digest.hexdigest()
 
 
@@ -107,10 +108,10 @@ def save_arrays(path: Location, facts: Mapping[str, Any], arrays: Sequence[np.nd
     """
 
     def fill(stream: Any) -> None:
-        for part in (np.array([len(header), len(seal)]), header, seal, *arrays):
-            data = np.frombuffer(part, np.uint8) if isinstance(part, bytes) else np.ascontiguousarray(part)
-            stream.write(data.reshape(-1).view(np.uint8).data)
-            stream.write(bytes(-data.nbytes % _ALIGNED))
+        lengths = np.array([len(header), len(seal)]).tobytes()
+        for data in chain((lengths, header, seal), _bytes(arrays)):
+            stream.write(data)
+            stream.write(bytes(-len(data) % _ALIGNED))
 
     header = _header(facts, arrays)
     put_atomic(path, fill)
@@ -163,6 +164,11 @@ def refusing_damage(path: Location, *redo: str) -> Iterator[None]:
             raise
         text = f"{path.name} is missing, was changed, or was stored by another version"
         raise Damaged(text, path=str(path), redo=redo) from None
+
+
+def _bytes(arrays: Sequence[np.ndarray]) -> Iterator[memoryview]:
+    for array in arrays:
+        yield np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def _header(facts: Mapping[str, Any], arrays: Sequence[np.ndarray]) -> bytes:

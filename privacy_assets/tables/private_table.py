@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from privacy_assets.tables.column import stacked
-from privacy_assets.tables.contract import REAL_ROLES, joint_codes, joint_schema, take_subjects
+from privacy_assets.tables.contract import REAL_ROLES, joint_schema, take_subjects
 from privacy_assets.tables.declared import NOTHING, Declared
 from privacy_assets.tables.names import as_named
 from privacy_assets.tables.roles import with_roles
@@ -57,8 +57,10 @@ def external_splits(
     names = names or {role: role for role in real}
     ids = take_subjects(real, names, subject)
     schema, _ = joint_schema(real, names, kinds, declared)
-    tables = {role: Table.of(frame, schema, where=names[role], external=True) for role, frame in real.items()}
-    people = np.concatenate(list(joint_codes(ids).values())) if ids else None
-    where = " and ".join(names.values())
-    schema = with_roles(schema, list(tables.values()), people, declared, kinds, where=where)
-    return {role: table.with_schema(schema).with_subject(ids.get(role)) for role, table in tables.items()}
+    tables = {
+        role: Table.of(frame, schema, where=names[role], external=True).with_subject(ids.get(role))
+        for role, frame in real.items()
+    }
+    rows, people = list(tables.values()), people_of(tables.values())
+    schema = with_roles(schema, rows, people, declared, kinds, where=" and ".join(names.values()))
+    return {role: table.with_schema(schema) for role, table in tables.items()}

@@ -126,7 +126,7 @@ class Table:
 
     def without_subject(self) -> Table:
         """Return the columns of the schema, without the subject and the seal."""
-        return self.of_columns(self.schema, self.columns) if self.subject is not None else self
+        return self.of_columns(self.schema, self.columns)
 
     def with_columns(self, *columns: Column) -> Table:
         """Replace the columns with these names."""
@@ -206,13 +206,12 @@ class Table:
     @classmethod
     def of_arrays(cls, facts: Mapping[str, Any], arrays: Iterator[np.ndarray]) -> Table:
         """Create a table from facts and the next arrays. Raises ValueError for invalid cells."""
-        columns = {}
+        columns, dtypes = {}, {"numeric": ("f8",), "integer": ("i8",), "datetime": ("i8",)}
         for name, kind, values in facts["columns"]:
-            cells, dtypes = next(arrays), {"numeric": "f8", "integer": "i8", "datetime": "i8"}
-            coded = kind not in dtypes and cells.dtype.kind == "i" and cells.min(initial=-1) >= -1
-            if cells.shape != (facts["rows"],) or not (coded or cells.dtype == dtypes.get(kind)):
+            cells, coded = next(arrays), kind not in dtypes
+            if cells.shape != (facts["rows"],) or cells.dtype.str[1:] not in dtypes.get(kind, ("i1", "i2", "i4")):
                 raise ValueError("the cells of a column have another form")
-            if coded and cells.max(initial=-1) >= len(values):
+            if coded and not -1 <= cells.min(initial=-1) <= cells.max(initial=-1) < len(values):
                 raise ValueError("a code has no value")
             columns[name] = Column(name, kind, cells, tuple(values) if coded else None)
         return cls(TableSchema.from_json(facts["schema"]), columns, facts["rows"], facts["subject"])
