@@ -66,7 +66,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
         path.write_text(code.replace(f"{before[1:]}\n", f"{before[1:]}\n{after[1:]}\n"), encoding="utf-8")
     for seed, name in enumerate(("train", "holdout", "synthetic")):
         towns(300, seed).to_parquet(folder / f"{name}.parquet")
-    towns(300, 3).assign(town=["St Kilda"] * 7 + ["Leith"] * 293).to_parquet(folder / "rare.parquet")
+    town = pd.read_parquet(folder / "train.parquet")["town"].unique()
+    towns(300, 3).assign(town=[town[0]] * 7 + [town[1]] * 293).to_parquet(folder / "rare.parquet")
     people(1000, 4).to_parquet(folder / "people.parquet")
     return folder
 

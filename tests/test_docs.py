@@ -119,8 +119,8 @@ SMALL_STUDY = ["--no-embedder", "--metrics=dcr", "--fractions=0,1", "--noise=0"]
 @pytest.mark.parametrize(
     ("page", "ended", "written", "words"),
     [  # by command: its exit status, and arguments that make it quick; 150 rows are not assessable
-        ("README.md", {"evaluate": (1, ["--device=cpu"]), "power": (1, SMALL_PLAN)}, ["report.json", "report.html"],
-         "not assessable"),
+        ("README.md", {"evaluate": (1, ["--device=cpu"]), "inspect": (0, []), "power": (1, SMALL_PLAN)},
+         ["report.json", "report.html"], "not assessable"),
         ("docs/audit.md", {"audit": (0, SMALL_AUDIT)}, ["audit.json", "checkpoint"], "AUC over records"),
         ("docs/controls.md", {"leak-study": (0, SMALL_STUDY)}, ["study/leak_study.html"], "never back"),
         pytest.param("docs/generators.md",

@@ -65,10 +65,13 @@ def leaky(train, fresh, share):
 
 def domains(frame):
     """Allowed categories: fresh rows have real values that no person in train and holdout has."""
-    return {name: list(frame[name].unique()) for name in frame.select_dtypes(exclude="number")}
+    return {name: list(frame[name].dropna().unique()) for name in frame.select_dtypes(["object", "str", "category"])}
 
 
 def judged(*tables, metrics=JUDGING, **options):
+    known = domains(pd.concat(tables))
+    known.pop(options.get("subject"), None)
+    options = {"allowed_values": {name: values for name, values in known.items() if values}, **options}
     return evaluate(*tables, embedder=False, device="cpu", metrics=metrics, **options)
 
 

@@ -180,7 +180,7 @@ def test_every_command_is_listed_with_the_statuses(command: Command, tables: Pat
     text = command("--help").out
     assert re.findall(r"^    ([a-z-]+)\b", text, re.MULTILINE) == [
         "evaluate", "power", "run", "audit", "leak-study", "generators", "generate", "verify", "releases",
-        "accept", "keys", "prepare", "demo", "policy",
+        "accept", "inspect", "keys", "prepare", "demo", "policy",
     ]  # fmt: skip
     assert "0 the policy holds, 1 a limit is broken or cannot be assessed, 2 invalid input" in " ".join(text.split())
     assert "--train" in command("evaluate", status=2).err

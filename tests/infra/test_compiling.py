@@ -67,7 +67,8 @@ frame.loc[::7, "age"] = np.nan
 train, holdout, reference, synthetic = (frame[at : at + 600].reset_index(drop=True) for at in range(0, 2400, 600))
 table = Table.of(train, infer_schema(train), where="train")
 build_generator("synthpop", {}).fit(table, seed=0).sample(50, seed=0)
-pa.evaluate(train, holdout, synthetic, reference=reference, embedder=False)
+known = {name: sorted(frame[name].unique()) for name in frame.select_dtypes(exclude="number")}
+pa.evaluate(train, holdout, synthetic, reference=reference, allowed_values=known, embedder=False)
 embedded = np.random.default_rng(0).normal(size=(900, 12)).astype(np.float32)
 nearest(embedded[:300], embedded[300:])
 isolation(embedded)

@@ -111,6 +111,8 @@ def test_searches_and_predicates_in_blocks_give_the_same_statistics(
 ) -> None:
     paths = {role: write(frame, tmp_path / role) for role, frame in tables().items()}
     asked: dict[str, Any] = {"metrics": ["dcr", "singling_out"], "subject": "person", "embedder": False}
+    words = sorted(set().union(*(frame["word"].dropna() for frame in tables().values())) - {""})
+    asked["allowed_values"] = {"word": words}
     memory = evaluate(**{role: read_table(path) for role, path in paths.items()}, **asked).results
     in_tiny_blocks()
     for name, result in evaluate(**paths, **asked).results.items():
