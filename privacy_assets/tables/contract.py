@@ -279,6 +279,8 @@ def _with_row(read: TextForm, texts: Mapping[str, pd.Series]) -> TextForm:
     if read.kind != "categorical":
         return read
     kind, form = kind_and_format(read.choices[0], "")
+    if kind == "categorical":
+        return read
     for where, part in texts.items():
         rows = np.flatnonzero(unread(part, kind, form or ""))
         if len(rows):

@@ -112,7 +112,9 @@ def precision_of(parts: Sequence[pd.Series], column: ColumnSchema) -> Precision:
         return None
     parts = [without_markers(part, MARKERS) for part in parts]
     if column.kind == "datetime":
-        times = [_datetimes(part, column.format).dropna().astype("int64").to_numpy() for part in parts]
+        zones = ["" if has_zone(part) else column.timezone for part in parts]  # as the cells are converted
+        converted = [_datetimes(part, column.format, zone) for part, zone in zip(parts, zones, strict=True)]
+        times = [part.dropna().astype("int64").to_numpy() for part in converted]
         return unit_of(np.concatenate([np.array([], np.int64), *times]))
     numbers = [_numbers(part, column.format).dropna() for part in parts]
     if column.kind == "integer" and all(pd.api.types.is_integer_dtype(part.dtype) for part in numbers):
@@ -163,7 +165,7 @@ def has_zone(series: pd.Series) -> bool:
     """Return True for times with a time zone."""
     if is_text(series):
         texts, _ = texts_of(series)
-        return bool(pc.any(pc.match_substring_regex(texts, ZONED)).as_py())
+        return bool(pc.any(pc.match_substring_regex(pc.utf8_trim_whitespace(texts), ZONED)).as_py())
     if pd.api.types.is_object_dtype(series.dtype):
         return any(getattr(value, "tzinfo", None) is not None for value in series.dropna())
     return isinstance(series.dtype, pd.DatetimeTZDtype)

@@ -55,10 +55,9 @@ _DIGITS = 17  # significant digits of a float
 _SHARED, _NAMED_STRAYS = 10, 10  # rows that must have a text that a message names, and maximum number of such texts
 
 _DAY, _YEAR, _CLOCK = "[0-9]{1,2}", "[0-9]{4}", "[0-9]{1,2}:[0-9]{2}"
-_ISO = (
-    r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]{1,9})?)?( ?(Z|[+-][0-9]{2}:?[0-9]{2}))?)?$"
-)
-ZONED = r":.*(Z|[+-][0-9]{2}:?[0-9]{2})$"
+_ZONE = "(Z|[+-][0-9]{2}(:?[0-9]{2})?)"
+_ISO = rf"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}([T ][0-9]{{2}}:[0-9]{{2}}(:[0-9]{{2}}([.][0-9]{{1,9}})?)?( ?{_ZONE})?)?$"
+ZONED = rf":.*{_ZONE}$"
 _TIMES = {"": "", "%H:%M": _CLOCK, "%H:%M:%S": f"{_CLOCK}:[0-9]{{2}}", "%I:%M %p": f"{_CLOCK} [AaPp][Mm]",
           "%I:%M:%S %p": f"{_CLOCK}:[0-9]{{2}} [AaPp][Mm]"}  # fmt: skip
 _ORDERS = {
@@ -236,6 +235,8 @@ def _strays(values: pa.Array, rows: np.ndarray) -> TextForm | None:
         if fits.sum() <= FEW or rows[fits].sum() < MOST * rows.sum():
             continue
         others = values.filter(pa.array(~fits))
+        if not len(others):
+            return TextForm("categorical", doubt="the dates have no common order", choices=("categorical",))
         if what == "numbers" and (_matches(values, r"^0[0-9]").any() or _matches(others, _CODE).any()):
             return TextForm("categorical", note="codes stay text")
         count = int(rows[~fits].sum())

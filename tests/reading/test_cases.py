@@ -415,3 +415,20 @@ def test_later_nights_must_fit_the_contract_in_the_lock(tmp_path: Path, capsys: 
         assert line in "".join(capsys.readouterr())
     assert main(["accept", "visits", "--home", str(home)]) == 0
     assert nightly(home, frame) in (0, 1)
+
+
+def test_a_declared_zone_of_days_hides_no_copies(plain: dict) -> None:
+    """The unit of the column is that of its UTC times: else copies would be rounded to other times."""
+    assert statistics(judged(TRAIN, HOLDOUT, COPIES, timezone="Europe/Berlin")) == plain["copies"]
+
+
+def test_dates_without_a_common_order_stop() -> None:
+    days = [f"{day:02d}/{month:02d}/2020" for day in range(1, 29) for month in range(1, 29)]
+    with pytest.raises(InputError, match="the dates have no common order"):
+        infer_schema(pd.DataFrame({"visit": days}))
+
+
+def test_short_offsets_are_time_zones() -> None:
+    times = pd.DataFrame({"at": [f"2020-01-{day:02d} 10:00:00+00 " for day in range(1, 29)]})
+    assert infer_schema(times)["at"].zoned
+    assert Table.read(times)["at"].objects()[0] == pd.Timestamp("2020-01-01 10:00")
