@@ -33,14 +33,16 @@ from privacy_assets.pipeline.row_sources import source_table
 from privacy_assets.policy import Policy, Status
 from privacy_assets.stats.estimates import MetricResult
 from privacy_assets.tables.fingerprints import derive_key
-from privacy_assets.tables.private_table import PrivateTable, people_of
+from privacy_assets.tables.private_table import people_of
+from privacy_assets.tables.splitting import split_rows
+from privacy_assets.tables.table import Table
 
 CHEAPEST = ("dcr", "membership_inference", "linkability", "singling_out")  # run first in the leaky demo
 WORST_FIRST = ("fail", "not_assessable", "pass")
 
 
 @cache
-def source(settings: ResolvedTable) -> PrivateTable:
+def source(settings: ResolvedTable) -> Table:
     """Return the private table in canonical form."""
     return source_table(settings, None, None, None)
 
@@ -48,9 +50,10 @@ def source(settings: ResolvedTable) -> PrivateTable:
 def demo_inputs(settings: ResolvedTable, key: int, embedded: bool) -> EvaluationInputs:
     """Return the inputs of the demo metrics under this key."""
     secret = derive_key(f"demo key {key}, of at least 16 bytes".encode(), "split")
-    tables = source(settings).split(secret, settings.shares)
+    table = source(settings)
+    tables = {role: table.take(rows) for role, rows in split_rows(table, secret, settings.shares).items()}
     train = tables["train"]
-    fitted = settings.generator.fit(train.rows, seed=settings.spec.run.seed, people=people_of([train]))
+    fitted = settings.generator.fit(train.without_subject(), seed=settings.spec.run.seed, people=people_of([train]))
     made = fitted.sample(len(train), seed=settings.spec.run.seed)
     inputs = build_inputs(tables, made, seed=settings.spec.run.seed)
     return attach_embedder(inputs, fit_embedder(inputs, **(settings.embedder or {}))) if embedded else inputs

@@ -112,24 +112,23 @@ def _inputs(options: argparse.Namespace, device: str) -> EvaluationInputs:
     import numpy as np
 
     from privacy_assets.metrics.inputs import EvaluationInputs
-    from privacy_assets.tables.splitting import split_table
+    from privacy_assets.tables.column import Column
+    from privacy_assets.tables.splitting import split_rows
 
     table, people = read_data(options)
-    whose, frame = np.arange(len(table)) if people is None else people, table.frame()
+    whose = np.arange(len(table)) if people is None else people
     drawn = np.random.default_rng([options.seed, 1]).permutation(np.unique(whose))[: options.people]
-    if people is not None:
-        frame = frame.assign(**{options.subject: people})
-    key = f"calibrate {options.seed}".encode()
-    parts = split_table(frame[np.isin(whose, drawn)], options.subject, key, _SHARES, where=options.data)
+    rows, key = np.flatnonzero(np.isin(whose, drawn)), f"calibrate {options.seed}".encode()
+    ids = None if people is None else Column(options.subject, "integer", people)
+    found = split_rows(table.with_subject(ids).take(rows), key, _SHARES, where=options.data)
+    parts = {role: rows[part] for role, part in found.items()}
     smallest = min(len(part) for part in parts.values())
     if smallest < _SMALLEST:
         fix = "give more rows"
         raise InputError(f"a third of the people has {smallest} rows, {_SMALLEST} needed", where=options.data, fix=fix)
     roles = {"train": "train", "holdout": "holdout", "synthetic": "reference"}
-    tables = {role: table.take(parts[part].index.to_numpy()) for role, part in roles.items()}
-    subjects = (
-        {} if people is None else {role: parts[role][options.subject].to_numpy() for role in ("train", "holdout")}
-    )
+    tables = {role: table.take(parts[part]) for role, part in roles.items()}
+    subjects = {} if people is None else {role: people[parts[role]] for role in ("train", "holdout")}
     return EvaluationInputs(table.schema, tables, subjects, seed=options.seed, device=device, progress=options.progress)
 
 

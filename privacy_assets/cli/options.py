@@ -207,7 +207,7 @@ def read_data(options: argparse.Namespace) -> tuple[Table, np.ndarray | None]:
     declared = declared_columns(options)
     frame = read_table(options.data, declared.read)
     table = canonical_source(frame, options.subject, kinds(options.kind), declared, where=options.data)
-    return table.rows, people_of([table])
+    return table.without_subject(), people_of([table])
 
 
 def declared_columns(options: argparse.Namespace) -> Declared:

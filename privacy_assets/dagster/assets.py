@@ -18,10 +18,10 @@ from privacy_assets.metrics.inputs import REAL_ROLES
 from privacy_assets.pipeline.resolve import RowSource
 from privacy_assets.pipeline.steps import Task, grouped_tasks
 from privacy_assets.policy import Limit
-from privacy_assets.tables.private_table import PrivateTable
+from privacy_assets.tables.table import Table
 
 IO_KEY, RELEASES = "privacy_io", "releases"
-PRIVATE = dg.PythonObjectDagsterType(PrivateTable, name="PrivacyAssetsPrivateTable")
+PRIVATE = dg.PythonObjectDagsterType(Table, name="PrivacyAssetsPrivateTable")
 # IO managers are asked for a DataFrame. Tables of other libraries are accepted as well.
 GIVEN = dg.DagsterType(lambda _context, _value: True, name="PrivacyAssetsTable", typing_type=pd.DataFrame)
 SEALED = dg.PythonObjectDagsterType(SignedRecord, name="PrivacyAssetsSealed")

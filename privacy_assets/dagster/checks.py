@@ -30,7 +30,6 @@ from privacy_assets.pipeline.resolve import PolicyLike, resolve_columns, resolve
 from privacy_assets.pipeline.spec import Data
 from privacy_assets.pipeline.work import synthetic_rows
 from privacy_assets.policy import Limit
-from privacy_assets.tables.private_table import PrivateTable
 from privacy_assets.tables.roles import allowed_values, bounds, natural_role
 from privacy_assets.tables.schema import TableSchema
 from privacy_assets.tables.table import Table
@@ -144,17 +143,17 @@ def _source_check(table: DagsterTable) -> dg.AssetChecksDefinition:
         partitions_def=table.partitions_def,
     )
     @checked_step
-    def schema(context: dg.AssetCheckExecutionContext, source: PrivateTable) -> dg.AssetCheckResult:
+    def schema(context: dg.AssetCheckExecutionContext, source: Table) -> dg.AssetCheckResult:
         place_of(context, table)
-        return expectation_result(check_source(source.rows))
+        return expectation_result(check_source(source.without_subject()))
 
     return schema
 
 
 def _synthetic_check(table: DagsterTable) -> dg.AssetChecksDefinition:
-    def found(context: dg.AssetCheckExecutionContext, synthetic: Any, *tables: PrivateTable) -> dg.AssetCheckResult:
+    def found(context: dg.AssetCheckExecutionContext, synthetic: Any, *tables: Table) -> dg.AssetCheckResult:
         made = Table.of(synthetic_rows(run_of(context, table), synthetic), tables[0].schema, where="synthetic")
-        return expectation_result(check_synthetic(made.frame(), [one.rows for one in tables]))
+        return expectation_result(check_synthetic(made.frame(), [one.without_subject() for one in tables]))
 
     check = dg.asset_check(
         asset=table.key("synthetic"),
@@ -171,7 +170,7 @@ def _synthetic_check(table: DagsterTable) -> dg.AssetChecksDefinition:
         @check
         @checked_step
         def of_two(
-            context: dg.AssetCheckExecutionContext, synthetic: Any, train: PrivateTable, holdout: PrivateTable
+            context: dg.AssetCheckExecutionContext, synthetic: Any, train: Table, holdout: Table
         ) -> dg.AssetCheckResult:
             return found(context, synthetic, train, holdout)
 
@@ -182,9 +181,9 @@ def _synthetic_check(table: DagsterTable) -> dg.AssetChecksDefinition:
     def of_three(
         context: dg.AssetCheckExecutionContext,
         synthetic: Any,
-        train: PrivateTable,
-        holdout: PrivateTable,
-        reference: PrivateTable,
+        train: Table,
+        holdout: Table,
+        reference: Table,
     ) -> dg.AssetCheckResult:
         return found(context, synthetic, train, holdout, reference)
 
@@ -205,7 +204,7 @@ def _exchangeability_check(table: DagsterTable) -> dg.AssetChecksDefinition:
     )
     @checked_step
     def exchangeable_with_train(
-        context: dg.AssetCheckExecutionContext, holdout: PrivateTable, train: PrivateTable
+        context: dg.AssetCheckExecutionContext, holdout: Table, train: Table
     ) -> dg.AssetCheckResult:
         place_of(context, table)
         return exchangeability_result({"train": train, "holdout": holdout}, table.resolved.spec.run.seed)
@@ -213,11 +212,11 @@ def _exchangeability_check(table: DagsterTable) -> dg.AssetChecksDefinition:
     return exchangeable_with_train
 
 
-def exchangeability_result(tables: dict[str, PrivateTable], seed: int) -> dg.AssetCheckResult:
+def exchangeability_result(tables: dict[str, Table], seed: int) -> dg.AssetCheckResult:
     """Test whether train and holdout are exchangeable. The check fails if p <= 0.001."""
     from privacy_assets.evaluation.exchangeability import exchangeability
 
-    found = exchangeability(build_inputs(tables, tables["train"].rows, seed=seed))
+    found = exchangeability(build_inputs(tables, tables["train"], seed=seed))
     passed = found.p_value > ALPHA
     columns = sorted(found.columns, key=lambda record: -float(record["z"]))
     records = [dg.TableRecord({k: v if isinstance(v, str) else f"{v:.4g}" for k, v in r.items()}) for r in columns]

@@ -22,8 +22,8 @@ from privacy_assets.pipeline.work import Attested, StepResult, TableRun, publish
 from privacy_assets.policy import Limit, LimitOutcome, Status
 from privacy_assets.report.advice import first_remedy
 from privacy_assets.stats.estimates import MetricResult
-from privacy_assets.tables.private_table import PrivateTable
 from privacy_assets.tables.schema import TableSchema
+from privacy_assets.tables.table import Table
 
 if TYPE_CHECKING:
     from privacy_assets.report.report import Report
@@ -63,13 +63,13 @@ def lineage(names: list[str], *upstream: dg.AssetKey) -> dg.TableColumnLineage:
     )
 
 
-def table_metadata(table: PrivateTable, fingerprint: str, upstream: dg.AssetKey | None = None) -> dict[str, Any]:
+def table_metadata(table: Table, fingerprint: str, upstream: dg.AssetKey | None = None) -> dict[str, Any]:
     """Return rows, subjects, columns, column lineage and keyed fingerprint of a private table."""
-    schema, subject = table.schema, None if table.subject is None else table.subject.name
+    schema, subject, ids = table.schema, table.subject, table.subject_ids
     metadata: dict[str, Any] = {
         "dagster/row_count": len(table),
         "dagster/column_schema": column_schema(schema, subject),
-        "subjects": len(table) if table.subject is None else len(table.subject.distinct()),
+        "subjects": len(table) if ids is None else len(ids.distinct()),
         "keyed_fingerprint": fingerprint,
     }
     if upstream is not None:
@@ -288,18 +288,17 @@ def events(
     values, shown = result
     match task.step.verb:
         case "read":
-            metadata = {**_table(run, values["source"]), **version}
+            metadata = {**table_metadata(values["source"], shown["source"]), **version}
             n_members = round(table.resolved.shares["train"] * metadata["subjects"])
             if doubt := size_warning(table.resolved.policy, n_members):
                 context.log.warning(doubt)
                 metadata["too few people"] = doubt
-            yield _output("source", values["source"], metadata, metadata["keyed_fingerprint"])
+            yield _output("source", values["source"], metadata, shown["source"])
         case "split":
             for role, part in values.items():
                 row_sources = table.resolved.row_sources
                 upstream = key_of(row_sources[role]) if table.resolved.external else table.key("source")
-                metadata = _table(run, part, upstream)
-                yield _output(role, part, metadata, metadata["keyed_fingerprint"])
+                yield _output(role, part, table_metadata(part, shown[role], upstream), shown[role])
         case "embed":
             curve = training_metadata([asdict(epoch) for epoch in values["embedder"].history])
             yield _output("embedder", values["embedder"], {"device": run.device, **curve})
@@ -308,16 +307,12 @@ def events(
         case "sample":
             sha256 = shown.snapshot.sha256
             upstreams = [table.key(role) for role in task.reads if role in table.resolved.roles]
-            metadata = {**synthetic_metadata(shown.rows, sha256, *upstreams), **shown.metadata}
+            metadata = {**synthetic_metadata(shown.rows.to_published_frame(), sha256, *upstreams), **shown.metadata}
             yield _output("synthetic", values["synthetic"], metadata, sha256)
         case "prepare":
-            sizes = values["evaluation_inputs"].metadata.sizes
-            rows = {f"{role} rows": size["rows"] for role, size in sizes.items()}
-            yield _output(
-                "evaluation_inputs",
-                values["evaluation_inputs"],
-                {**rows, "sha256": values["evaluation_inputs"].snapshot.sha256},
-            )
+            inputs = values["evaluation_inputs"]
+            rows = {f"{role} rows": len(part) for role, part in inputs.tables.items()}
+            yield _output("evaluation_inputs", inputs, {**rows, "sha256": shown.sha256})
         case "score":
             metadata = {**score_metadata(shown.result, shown.outcomes), "seed": str(table.resolved.spec.run.seed)}
             yield _output(task.name, values[task.name], metadata)
@@ -341,10 +336,6 @@ def events(
 def _output(name: str, value: Any, metadata: Metadata, version: str | None = None) -> dg.Output[Any]:
     data_version = None if version is None else dg.DataVersion(version)
     return dg.Output(value, output_name=name, metadata=dict(metadata), data_version=data_version)
-
-
-def _table(run: TableRun, table: Any, upstream: dg.AssetKey | None = None) -> dict[str, Any]:
-    return table_metadata(table, run.keyed_fingerprint(table), upstream)
 
 
 def _generator(table: DagsterTable, run: TableRun, fitted: Any) -> dict[str, Any]:

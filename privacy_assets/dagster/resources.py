@@ -27,7 +27,7 @@ from privacy_assets.infra.devices import lease_device
 from privacy_assets.infra.objects import Location, location
 from privacy_assets.pipeline.values import PAGE, PUBLISHED, Published, load_stored, store_value
 from privacy_assets.report.report import Report
-from privacy_assets.tables.private_table import PrivateTable
+from privacy_assets.tables.table import Table
 
 _COMMANDS = ".tmp_dagster_home_"  # prefix of the temporary homes of `dagster dev` and other commands
 
@@ -175,13 +175,13 @@ class Readable:
 
 
 class PrivacyIOManager(FixedConfig, dg.ConfigurableIOManager):
-    """IO manager that stores tables as Parquet, results as JSON and models as folders, for the current user only.
+    """IO manager that stores tables, results as JSON and models as folders, for the current user only.
 
-    The type of a value determines its format. A fitted generator is loaded as its folder, whose signature is verified
-    before its contents are read (:class:`StoredTrained`). An input annotated as DataFrame receives the rows of a
-    published table, read from the release folder and verified. The synthetic table may never be released, so it cannot
-    be loaded as a DataFrame; depend on ``published`` instead. Several partitions of a table are concatenated. Run
-    configuration cannot change the attributes.
+    The type of a value determines its format: private tables are files of arrays, dataframes Parquet. A fitted
+    generator is loaded as its folder, whose signature is verified before its contents are read (:meth:`.Trained.load`).
+    An input annotated as DataFrame receives the rows of a published table, read from the release folder and verified.
+    The synthetic table may never be released, so it cannot be loaded as a DataFrame; depend on ``published`` instead.
+    Several partitions of a table are concatenated. Run configuration cannot change the attributes.
 
     Attributes:
         base: Folder of the values or its URL (``s3://bucket/storage``), with one folder per asset and partition. None:
@@ -216,7 +216,7 @@ class PrivacyIOManager(FixedConfig, dg.ConfigurableIOManager):
         partition = context.asset_partition_key if context.has_asset_partitions else None
         home = home_of(context.step_context.instance)
         folder = self.folder(context.asset_key, partition, home=home)
-        if isinstance(obj, pd.DataFrame | PrivateTable) and context.asset_key.path[-1] in _RECORDS:
+        if isinstance(obj, pd.DataFrame | Table) and context.asset_key.path[-1] in _RECORDS:
             fix = "rename the asset, or give it another IO manager"
             raise InputError("only a record of the gate can be stored there", where=str(folder), fix=fix)
         store_value(obj, folder)
@@ -297,7 +297,7 @@ def load_value(
         key: Key of the asset.
         partition: Partition, or None.
         wanted: Type of the input. DataFrame: tables, also private ones, as DataFrame. Steps of the pipeline request
-            :class:`PrivateTable`.
+            :class:`Table`.
         readable: Access to published tables. None: they cannot be read as a DataFrame.
 
     Returns:
@@ -322,9 +322,9 @@ def _name_of(key: dg.AssetKey, partition: str | None) -> str:
 
 
 def _as_wanted(value: Any, wanted: Any, key: dg.AssetKey, partition: str | None, readable: Readable | None) -> Any:
-    if isinstance(value, PrivateTable):
-        return value if wanted is PrivateTable else value.frame()
-    if wanted is PrivateTable:
+    if isinstance(value, Table):
+        return value if wanted is Table else value.frame()
+    if wanted is Table:
         fix = "materialize it again; only the pipeline may write this file"
         raise InputError("the table has no schema", where=_name_of(key, partition), fix=fix)
     if wanted is not pd.DataFrame:

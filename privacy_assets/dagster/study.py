@@ -123,7 +123,7 @@ def _points(
     if not config.fractions or not config.noise:
         raise ConfigError(f"table {table.name}: fractions and noise need at least one number each.")
     tables, seed = {role: inputs[role] for role in ("train", "holdout")}, table.resolved.spec.run.seed
-    ready = build_inputs(tables, inputs["reference"].rows, seed=seed, device=device, progress=progress)
+    ready = build_inputs(tables, inputs["reference"], seed=seed, device=device, progress=progress)
     if any(table.resolved.uses_embedder(metric) for metric in metrics.values()):
         ready = attach_embedder(ready, inputs["embedder"])
     cases = leaky_cases(

@@ -46,7 +46,6 @@ from privacy_assets.tables.conversion import column_of
 from privacy_assets.tables.declared import NOTHING, Declared
 from privacy_assets.tables.given import PATHS, load
 from privacy_assets.tables.names import as_named
-from privacy_assets.tables.private_table import PrivateTable
 from privacy_assets.tables.roles import check_identifiers, check_known_categories, may_tell_people_apart, with_roles
 from privacy_assets.tables.schema import Frame, TableSchema, check_frame
 from privacy_assets.tables.table import Table, joint
@@ -299,7 +298,7 @@ def read_inputs(
         check_identifiers(tables["synthetic"], declared.drop, where=names["synthetic"])
     for note in notes:
         progress(note)
-    real = {role: PrivateTable(tables[role], subjects.get(role)) for role in REAL_ROLES if role in tables}
+    real = {role: tables[role].with_subject(subjects.get(role)) for role in REAL_ROLES if role in tables}
     return build_inputs(
         real, tables["synthetic"], earlier_releases=earlier_releases, notes=notes, where=names["holdout"], seed=seed,
         device=device, progress=progress,
@@ -332,7 +331,7 @@ def _where(role: str, table: TableLike | None) -> str:
 
 
 def build_inputs(
-    real: Mapping[str, PrivateTable],
+    real: Mapping[str, Table],
     synthetic: Table,
     *,
     earlier_releases: Sequence[TableLike] = (),
@@ -361,9 +360,9 @@ def build_inputs(
         InputError: The holdout shares far more rows with train than expected by chance, or no column of the earlier
             releases can be compared.
     """
-    subjects = {role: table.subject for role, table in real.items() if table.subject is not None}
+    subjects = {role: table.subject_ids for role, table in real.items() if table.subject_ids is not None}
     schema = real["train"].schema
-    tables = joint({**{role: table.rows for role, table in real.items()}, "synthetic": synthetic})
+    tables = joint({role: table.without_subject() for role, table in {**real, "synthetic": synthetic}.items()})
     generated = {role: table.select(schema.generated) for role, table in tables.items()} if schema.generated else {}
     if generated:  # the synthetic table may contain identifiers under another column name
         for role, ids in subjects.items():

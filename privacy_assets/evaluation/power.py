@@ -37,9 +37,10 @@ from privacy_assets.stats.estimates import Estimate, to_jsonable
 from privacy_assets.tables.column import row_ids
 from privacy_assets.tables.declared import NOTHING, Declared
 from privacy_assets.tables.given import PATHS, given_frame
-from privacy_assets.tables.private_table import PrivateTable, canonical_source
+from privacy_assets.tables.private_table import canonical_source
 from privacy_assets.tables.schema import Kind
 from privacy_assets.tables.splitting import DEFAULT_SHARES
+from privacy_assets.tables.table import Table
 
 _DEMO = "the demo table"
 _WORST_FIRST: tuple[Status, ...] = ("fail", "not_assessable", "pass")
@@ -262,7 +263,7 @@ def _choose(policy: Policy | None, there: set[str]) -> tuple[dict[str, Metric], 
 
 def _table(
     rows: TableLike | None, subject: str | None, kinds: Mapping[str, Any] | None, declared: Declared
-) -> tuple[str, PrivateTable]:
+) -> tuple[str, Table]:
     """Return the name of the table, and its rows in an order that depends only on their content."""
     check_reading(subject, kinds)
     if rows is None:
@@ -278,22 +279,18 @@ def _table(
     else:
         where, frame = "rows", given_frame(rows, where="rows")
     table = canonical_source(frame, subject, kinds, declared, where=where)
-    columns = {**table.rows.columns, **({} if table.subject is None else {table.subject.name: table.subject})}
-    return where, _take(table, np.argsort(row_ids([columns], list(columns))[0], kind="stable"))
+    return where, table.take(np.argsort(row_ids([table.columns], list(table.columns))[0], kind="stable"))
 
 
-def _take(table: PrivateTable, rows: np.ndarray) -> PrivateTable:
-    return PrivateTable(table.rows.take(rows), None if table.subject is None else table.subject.take(rows))
-
-
-def _rows_by_subject(table: PrivateTable) -> list[np.ndarray]:
+def _rows_by_subject(table: Table) -> list[np.ndarray]:
     """Return the rows of each subject. Without a subject column, each row is a subject."""
-    codes = np.arange(len(table)) if table.subject is None else np.unique(table.subject.cells, return_inverse=True)[1]
+    ids = table.subject_ids
+    codes = np.arange(len(table)) if ids is None else np.unique(ids.cells, return_inverse=True)[1]
     return np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1])
 
 
 def _draw(
-    table: PrivateTable,
+    table: Table,
     by_person: Sequence[np.ndarray],
     people: Mapping[str, int],
     metrics: Mapping[str, Metric],
@@ -305,11 +302,11 @@ def _draw(
     pool = np.concatenate([by_person[person] for person in np.sort(chosen)])
     whose = np.repeat(np.arange(len(chosen)), [len(by_person[person]) for person in np.sort(chosen)])
     seed = int(rng.integers(2**32))
-    fitted = build_generator(DEFAULT_GENERATOR).fit(table.rows.take(pool), seed=seed, people=whose)
+    fitted = build_generator(DEFAULT_GENERATOR).fit(table.without_subject().take(pool), seed=seed, people=whose)
     # The order of `chosen` is independent of the generator, and determines membership.
     dealt = np.split(chosen, np.cumsum(list(people.values()))[:-1])
     parts = {
-        role: _take(table, np.concatenate([by_person[person] for person in persons]))
+        role: table.take(np.concatenate([by_person[person] for person in persons]))
         for role, persons in zip(people, dealt, strict=True)
     }
     synthetic = fitted.sample(len(parts["train"]), seed=seed)

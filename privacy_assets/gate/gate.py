@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import pandas as pd
-
 from privacy_assets.errors import (
     ConfigError,
     Damaged,
@@ -63,6 +61,7 @@ from privacy_assets.metrics.policies import policy_digest
 from privacy_assets.policy import LimitOutcome, Policy
 from privacy_assets.stats.estimates import MetricResult, to_jsonable
 from privacy_assets.tables.fingerprints import derive_key, keyed_fingerprint, lasting_fingerprint
+from privacy_assets.tables.table import Table
 from privacy_assets.version import ENGINE_VERSION
 
 _AT_ONCE = 8  # partitions read in parallel
@@ -194,25 +193,51 @@ class Gate:
                 f"{self.releases} and {self.private} belong to different deployments. Fix: correct the paths."
             )
 
-    def sign_split(self, place: ReleaseTarget, role: str, fingerprint: str, setup: Mapping[str, Any]) -> SignedRecord:
-        """Sign that the private table with this keyed fingerprint has ``role`` under ``setup``."""
-        statement = Statement("split", place, fingerprint, {"role": role, "setup": to_jsonable(setup)})
+    def sign_split(
+        self, place: ReleaseTarget, role: str, fingerprint: str, digest: str, setup: Mapping[str, Any]
+    ) -> SignedRecord:
+        """Sign that a private table has ``role`` under ``setup``.
+
+        Args:
+            place: Table and partition.
+            role: Role of the table.
+            fingerprint: Keyed fingerprint of its content.
+            digest: Keyed digest of its file.
+            setup: Settings.
+
+        Returns:
+            The signed record.
+        """
+        body = {"role": role, "setup": to_jsonable(setup), "digest": digest}
+        statement = Statement("split", place, fingerprint, body)
         return self._latest(seal(statement, self.key), place, f"split-{role}")
 
     def check_split(
-        self, sealed: SignedRecord, place: ReleaseTarget, role: str, fingerprint: str, setup: Mapping[str, Any]
-    ) -> None:
-        """Reject a table unless the latest ``read`` or ``split`` signed it for ``role`` under the current setup."""
+        self, sealed: SignedRecord, place: ReleaseTarget, role: str, digest: str, setup: Mapping[str, Any]
+    ) -> str:
+        """Reject a table unless the latest ``read`` or ``split`` signed it for ``role`` under the current setup.
+
+        Args:
+            sealed: Signed record of the table.
+            place: Table and partition.
+            role: Role of the table.
+            digest: Keyed digest of its file.
+            setup: Current settings.
+
+        Returns:
+            The keyed fingerprint of its content.
+        """
         found = self._opened(sealed, "split", place)
         self._check_latest(sealed, place, f"split-{role}")
-        if (found.body, found.sha256) != ({"role": role, "setup": to_jsonable(setup)}, fingerprint):
+        if found.body != {"role": role, "setup": to_jsonable(setup), "digest": digest}:
             did, redo = ("read", ("read",)) if role == "source" else ("split", ("split", "prepare"))
             text = f"the {role} table is not the one that was {did}, or was {did} under other settings"
             raise OutOfDate(text, redo=redo)
+        return found.sha256
 
     def take_snapshot(
         self,
-        frame: pd.DataFrame,
+        table: Table,
         place: ReleaseTarget,
         train: str,
         filtered: Mapping[str, Any] | None = None,
@@ -220,10 +245,10 @@ class Gate:
     ) -> tuple[Snapshot, SignedRecord]:
         """Write a synthetic table to the private folder, and sign its content and origin.
 
-        Row order and metadata of the frame are not written.
+        The row order of the table is not written.
 
         Args:
-            frame: Rows with the columns, precision and dtypes of the private table.
+            table: Rows with the schema of the private table.
             place: Table and partition.
             train: See :class:`.Snapshot`.
             filtered: See ``filter`` of :class:`.Snapshot`.
@@ -233,6 +258,7 @@ class Gate:
             The snapshot and its signed record.
         """
         self.key.check()  # before the file is written
+        frame = table.to_published_frame()
         folder, order = private_folder(self._snapshots(place)), derive_key(self.content_key, "order of rows")
         path, sha256 = write_snapshot(frame, folder, order)
         content = keyed_fingerprint(lasting_fingerprint(frame), self.content_key)
@@ -245,21 +271,33 @@ class Gate:
         return Snapshot.of(self._opened(sealed, "snapshot", place), self._snapshots(place))
 
     def sign_encoded(self, snapshot: Snapshot, setup: Mapping[str, Any], body: Mapping[str, Any]) -> SignedRecord:
-        """Sign the encoded tables of ``snapshot`` and of the real tables, which were split under ``setup``."""
+        """Sign the prepared tables of ``snapshot`` and of the real tables, which were split under ``setup``."""
         stated = {**to_jsonable(body), "setup": to_jsonable(setup), "engine_version": ENGINE_VERSION}
         return seal(Statement("encoded", snapshot.place, snapshot.sha256, stated), self.key)
 
-    def encoded(self, sealed: SignedRecord, snapshot: Snapshot, setup: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the signed record of the encoded tables of ``snapshot``, by this engine under this setup."""
-        found = self._opened(sealed, "encoded", snapshot.place)
-        if found.sha256 != snapshot.sha256:
-            raise OutOfDate("the tables were encoded with another synthetic table", redo=("prepare",))
+    def encoded(
+        self, sealed: SignedRecord, place: ReleaseTarget, digest: str, setup: Mapping[str, Any]
+    ) -> tuple[Mapping[str, Any], Snapshot]:
+        """Return the signed record of prepared tables, by this engine under this setup, and their snapshot.
+
+        Args:
+            sealed: Signed record.
+            place: Table and partition.
+            digest: Keyed digest of the prepared tables.
+            setup: Current settings of the split.
+
+        Returns:
+            Body of the record, and the snapshot of the synthetic table.
+        """
+        found = self._opened(sealed, "encoded", place)
         if (engine := found.body.get("engine_version")) != ENGINE_VERSION:
             text = "the tables were encoded by another engine"
             raise OutOfDate(text, expected=ENGINE_VERSION, found=engine, redo=("prepare",))
         if found.body.get("setup") != to_jsonable(setup):
             raise OutOfDate("the tables were split or read under other settings", redo=("split", "prepare"))
-        return found.body
+        if found.body.get("digest") != digest:
+            raise Damaged("evaluation_inputs was changed after it was signed", redo=("prepare",))
+        return found.body, self.snapshot(SignedRecord("snapshot", found.body["snapshot"].encode()), place)
 
     def sign_result(
         self, result: MetricResult, snapshot: Snapshot, outcomes: Iterable[LimitOutcome], shared_subjects: bool = False

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import numpy as np
 from pydantic import Field
 
-from privacy_assets.errors import InputError
+from privacy_assets.errors import Damaged, InputError
+from privacy_assets.infra.objects import Location, local_copy
 from privacy_assets.infra.progress import Progress, silent
 from privacy_assets.stats.subjects import Subjects, order_by_content
+from privacy_assets.tables.arrays import array_digest, load_arrays, refusing_damage, save_arrays
 from privacy_assets.tables.column import row_ids
 from privacy_assets.tables.contract import REAL_ROLES
 from privacy_assets.tables.encoding import EncodedTable, MatrixCoding, TabularEncoder
@@ -25,23 +29,7 @@ if TYPE_CHECKING:
     from privacy_assets.distances.embedder import Embedder
 
 
-@dataclass(frozen=True, eq=False)
-class Views:
-    """Values derived earlier from the tables of one release, by role.
-
-    Attributes:
-        encoder: Fitted encoder.
-        encoded: Encoded tables.
-        row_ids: See :attr:`EvaluationInputs.row_ids`.
-        embedded: Embedded rows. Empty if there is no embedder.
-        fingerprints: Signed fingerprints; keyed for the real tables and the embedder.
-    """
-
-    encoder: TabularEncoder
-    encoded: Mapping[str, EncodedTable]
-    row_ids: Mapping[str, np.ndarray]
-    embedded: Mapping[str, np.ndarray]
-    fingerprints: Mapping[str, str]
+_FILE, _EMBEDDER = "inputs.bin", "embedder"
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,8 +52,7 @@ class EvaluationInputs:
         device: torch device name.
         progress: Receives progress messages.
         notes: Notes for the report on how the tables were read.
-        views: Values that need not be derived again. ``dataclasses.replace`` drops them, because they belong to these
-            tables.
+        seal: Signed record of these tables. Empty: not signed.
     """
 
     schema: TableSchema
@@ -78,17 +65,9 @@ class EvaluationInputs:
     device: str = "cpu"
     progress: Progress = silent
     notes: tuple[str, ...] = ()
-    views: InitVar[Views | None] = None
+    seal: bytes = field(default=b"", repr=False)
 
-    def __post_init__(self, views: Views | None) -> None:
-        if views is not None:
-            self.__dict__.update(
-                encoder=views.encoder,
-                _encoded=dict(views.encoded),
-                row_ids=views.row_ids,
-                _embedded=dict(views.embedded),
-                fingerprints=views.fingerprints,
-            )
+    def __post_init__(self) -> None:
         seen: dict[str, np.ndarray] = {role: np.unique(codes) for role, codes in self.subjects.items()}
         for role, codes in self.subjects.items():
             if len(codes) != len(self.tables[role]):
@@ -232,6 +211,75 @@ class EvaluationInputs:
         whole = {role: self.tables[role].with_columns(*own.columns.values()) for role, own in self.generated.items()}
         return {role: table.fingerprint for role, table in {**self.tables, **whole, **earlier}.items()}
 
+    def same_tables(self, **changes: Any) -> EvaluationInputs:
+        """Return the inputs with other settings. Unlike ``dataclasses.replace``, it keeps the values derived so far.
+
+        Args:
+            **changes: New values of attributes that do not change the tables.
+        """
+        other = copy.copy(self)
+        other.__dict__.update(changes)
+        return other
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 (hex) of all tables and derived values that :meth:`save` writes. Keep it private."""
+        return array_digest(*self._arrays())
+
+    def save(self, folder: Path) -> None:
+        """Write tables, derived values, embedder and seal into a folder, for :meth:`load`.
+
+        Args:
+            folder: Folder.
+        """
+        save_arrays(folder / _FILE, *self._arrays(), self.seal)
+        if self.embedder is not None:
+            self.embedder.save(folder / _EMBEDDER)
+
+    @classmethod
+    def load(cls, folder: Location) -> EvaluationInputs:
+        """Load the files that :meth:`save` wrote. The seal is not verified.
+
+        Args:
+            folder: Folder.
+
+        Raises:
+            Damaged: If a file is missing or contains something else.
+        """
+        with refusing_damage(folder / _FILE, "prepare"):
+            facts, arrays, seal = load_arrays(folder / _FILE)
+            tables, generated = (
+                {role: Table.of_arrays(one, arrays) for role, one in facts[part].items()}
+                for part in ("tables", "generated")
+            )
+            subjects = {role: next(arrays) for role in facts["subjects"]}
+            embedder = None if facts["embedder"] is None else _StoredEmbedder(folder / _EMBEDDER, facts["embedder"])
+            schema = TableSchema.from_json(facts["schema"])
+            inputs = cls(schema, tables, subjects, generated, cast("Embedder | None", embedder), seal=seal)
+            return inputs.same_tables(
+                encoder=TabularEncoder.from_json(facts["encoder"]),
+                row_ids={role: next(arrays) for role in tables},
+                _encoded={role: EncodedTable(next(arrays), next(arrays), next(arrays)) for role in tables},
+                _embedded={} if embedder is None else {role: next(arrays) for role in tables},
+            )
+
+    def _arrays(self) -> tuple[dict[str, Any], list[np.ndarray]]:
+        facts: dict[str, Any] = {
+            "schema": self.schema.to_json(),
+            "encoder": self.encoder.to_json(),
+            "subjects": list(self.subjects),
+            "embedder": None if self.embedder is None else self.embedder.fingerprint(),
+        }
+        arrays: list[np.ndarray] = []
+        for part, tables in (("tables", self.tables), ("generated", self.generated)):
+            found = {role: table.to_arrays() for role, table in tables.items()}
+            facts[part] = {role: one for role, (one, _) in found.items()}
+            arrays += [cells for _, columns in found.values() for cells in columns]
+        arrays += [*self.subjects.values(), *(self.row_ids[role] for role in self.tables)]
+        encoded = [self.encoded(role) for role in self.tables]
+        arrays += [cells for one in encoded for cells in (one.numeric, one.codes, one.sizes)]
+        return facts, arrays + [self.embedded(role) for role in self.tables if self.embedder is not None]
+
     def rng(self, purpose: str) -> np.random.Generator:
         """Return a random generator, determined by :attr:`seed` and ``purpose``.
 
@@ -239,6 +287,31 @@ class EvaluationInputs:
             purpose: Name of the use. Different names give independent generators.
         """
         return np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(zlib.crc32(purpose.encode()),)))
+
+
+@dataclass(frozen=True, eq=False)
+class _StoredEmbedder:
+    """Embedder of a release, loaded only to embed rows whose embeddings are not stored."""
+
+    folder: Location
+    digest: str
+
+    @cached_property
+    def _loaded(self) -> Embedder:
+        from privacy_assets.distances.embedder import Embedder
+
+        with local_copy(self.folder) as folder:
+            found = Embedder.load(folder)
+        if found.fingerprint() != self.digest:
+            text = "the embedder is not the one that was signed"
+            raise Damaged(text, path=str(self.folder), redo=("embed", "prepare"))
+        return found
+
+    def embed(self, table: Table, device: str = "cpu") -> np.ndarray:
+        return self._loaded.embed(table, device=device)
+
+    def fingerprint(self) -> str:
+        return self.digest
 
 
 SMALLEST = 1_000  # rows; fewer have almost no power

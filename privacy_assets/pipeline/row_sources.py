@@ -14,10 +14,11 @@ from pandas.api.types import is_bool_dtype
 from privacy_assets.errors import InputError, safe_repr
 from privacy_assets.pipeline.resolve import PARTITION_MARK, ResolvedTable, RowSource
 from privacy_assets.pipeline.spec import Data
+from privacy_assets.tables.column import Column
 from privacy_assets.tables.contract import EACH_ROW
 from privacy_assets.tables.files import CsvFormat
 from privacy_assets.tables.given import given_frame
-from privacy_assets.tables.private_table import PrivateTable, canonical_source, external_splits
+from privacy_assets.tables.private_table import canonical_source, external_splits
 from privacy_assets.tables.reading import CSV, read_table
 from privacy_assets.tables.roles import check_identifiers, check_known_categories, may_tell_people_apart
 from privacy_assets.tables.schema import TableSchema, check_not_published, yaml_text
@@ -105,7 +106,7 @@ def _key_of(value: object) -> str:
 
 def source_table(
     resolved: ResolvedTable, given: pd.DataFrame | None, partition: str | None, window: Window | None
-) -> PrivateTable:
+) -> Table:
     """Return the private table in canonical form. The schema is inferred before the partition is selected."""
     row_source = resolved.row_sources["source"]
     frame, data = read_source(row_source, given, partition, resolved.declared.read), resolved.spec.data
@@ -116,7 +117,7 @@ def source_table(
 
 def user_splits(
     resolved: ResolvedTable, given: Mapping[str, pd.DataFrame], partition: str | None, window: Window | None
-) -> dict[str, PrivateTable]:
+) -> dict[str, Table]:
     """Return the external train, holdout and reference in canonical form, with one schema."""
     form = resolved.declared.read
     frames = {
@@ -143,8 +144,8 @@ def _check_people_known(frame: pd.DataFrame, data: Data, where: str) -> None:
 
 
 def _of_partition(
-    table: PrivateTable, resolved: ResolvedTable, role: str, partition: str | None, window: Window | None
-) -> PrivateTable:
+    table: Table, resolved: ResolvedTable, role: str, partition: str | None, window: Window | None
+) -> Table:
     """Return the rows of one partition, unless the path of ``role`` selected them. The schema is kept."""
     data = resolved.spec.data
     if PARTITION_MARK in resolved.row_sources[role].path or data.partition_column is None or partition is None:
@@ -152,7 +153,7 @@ def _of_partition(
     column = data.partition_column
     zoned = column == data.subject or table.schema[column].zoned
     chosen = select_partition(table.frame(), column, partition, window, where=role, zoned=zoned)
-    return PrivateTable.of(chosen.reset_index(drop=True), table.schema, data.subject, where=role)
+    return table.take(chosen.index.to_numpy()).map(Column.compact)
 
 
 def user_synthetic(
@@ -162,8 +163,8 @@ def user_synthetic(
     partition: str | None,
     window: Window | None,
     real: Sequence[Table] = (),
-) -> pd.DataFrame:
-    """Return the external synthetic table with the columns, precision and dtypes of the private one.
+) -> Table:
+    """Return the external synthetic table with the columns and precision of the private one.
 
     Raises InputError if it does not fit the schema, or has categories that no table of ``real`` has.
     """
@@ -177,4 +178,4 @@ def user_synthetic(
     column = None if PARTITION_MARK in row_source.path else resolved.spec.data.partition_column
     zoned = column is not None and schema[column].zoned
     chosen = select_partition(table.frame(), column, partition, window, where="synthetic", zoned=zoned)
-    return table.take(chosen.index.to_numpy()).to_published_frame()
+    return table.take(chosen.index.to_numpy())

@@ -11,9 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
-from privacy_assets.errors import Damaged, InputError
+from privacy_assets.errors import Damaged
 from privacy_assets.evaluation.evaluate import build_inputs, run_metrics
 from privacy_assets.gate.statements import ReleaseTarget
 from privacy_assets.infra.files import put_atomic
@@ -21,7 +19,7 @@ from privacy_assets.infra.objects import Location, local_copy
 from privacy_assets.infra.progress import Progress, silent
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.tables.fingerprints import file_fingerprint
-from privacy_assets.tables.private_table import PrivateTable, people_of
+from privacy_assets.tables.private_table import people_of
 from privacy_assets.tables.table import Table
 from privacy_assets.version import ENGINE_VERSION
 
@@ -40,34 +38,22 @@ class Trained:
     Attributes:
         generator: The generator.
         train: Keyed fingerprint of the train table.
-        keyed: Computes keyed fingerprints of the deployment. Required for storing.
+        keyed_fingerprint: Computes keyed fingerprints of the deployment.
     """
 
     generator: Any
     train: str
-    keyed_fingerprint: Callable[[str], str] | None = None
+    keyed_fingerprint: Callable[[str], str]
 
     def save(self, folder: Path) -> None:
         """Write the generator into ``folder``, with a keyed hash of its files and of ``train``."""
         self.generator.save(folder)
-        if self.keyed_fingerprint is None:
-            raise InputError("a generator is stored with the deployment's key", fix="give Trained keyed")
         seal = self.keyed_fingerprint(f"{content_hash(folder, TRAINED_ON)} {self.train}")
         put_atomic(folder / TRAINED_ON, json.dumps({"train": self.train, "seal": seal}).encode())
 
-    def check(self, keyed_fingerprint: Callable[[str], str]) -> Trained:
-        """Return the generator itself. Values in memory need no verification."""
-        return self
-
-
-@dataclass(frozen=True, slots=True)
-class StoredTrained:
-    """Fitted generator in ``folder``, not verified yet. Inverse of :meth:`Trained.save`."""
-
-    folder: Location
-
-    def check(self, keyed_fingerprint: Callable[[str], str]) -> Trained:
-        """Verify and load the generator.
+    @classmethod
+    def load(cls, stored: Location, keyed_fingerprint: Callable[[str], str]) -> Trained:
+        """Verify and load the generator that :meth:`save` wrote into the folder ``stored``.
 
         The hash over settings, budget and weights is verified first, because loading can import the module that the
         generator names.
@@ -77,7 +63,7 @@ class StoredTrained:
         """
         from privacy_assets.generators import load_generator
 
-        with local_copy(self.folder) as folder:
+        with local_copy(stored) as folder:
             try:
                 record = json.loads((folder / TRAINED_ON).read_bytes())
                 train, seal = str(record["train"]), str(record["seal"])
@@ -87,8 +73,8 @@ class StoredTrained:
                 seal.encode(), keyed_fingerprint(f"{content_hash(folder, TRAINED_ON)} {train}").encode()
             ):
                 text = "the stored generator was changed, or was not stored by this deployment"
-                raise Damaged(text, path=str(self.folder), redo=("fit",))
-            return Trained(load_generator(folder), train)
+                raise Damaged(text, path=str(stored), redo=("fit",))
+            return cls(load_generator(folder), train, keyed_fingerprint)
 
 
 def content_hash(folder: Path, without: str = "") -> str:
@@ -117,8 +103,8 @@ def fitting_seed(resolved: ResolvedTable, deployment: Deployment) -> int:
 
 def trained_generator(
     resolved: ResolvedTable,
-    train: PrivateTable,
-    fingerprint: str,
+    train: Table,
+    digest: str,
     seed: int,
     folder: Path | None,
     device: str = "cpu",
@@ -132,22 +118,21 @@ def trained_generator(
     Args:
         resolved: Settings of the table.
         train: Train table.
-        fingerprint: Keyed fingerprint of ``train``.
+        digest: Keyed digest of ``train`` and the order of its rows.
         seed: See :func:`fitting_seed`.
         folder: Folder of checkpoints. None: no checkpoints.
         device: Device.
         progress: Receives messages.
     """
-    order = hashlib.sha256(pd.util.hash_pandas_object(train.frame(), index=False).to_numpy().tobytes()).hexdigest()
-    chosen = [resolved.generator_label, resolved.generator.settings(), seed]
-    metadata = [*chosen, fingerprint, order, device, ENGINE_VERSION]
+    metadata = [resolved.generator_label, resolved.generator.settings(), seed, digest, device, ENGINE_VERSION]
     checkpoint = None
     if folder is not None:
         checkpoint = folder / hashlib.sha256(json.dumps(metadata, default=repr).encode()).hexdigest()[:32]
         for other in set(folder.glob("*")) - {checkpoint}:
             shutil.rmtree(other, ignore_errors=True)
     fitted: FittedGenerator = resolved.generator.fit(
-        train.rows, seed=seed, device=device, progress=progress, checkpoint=checkpoint, people=people_of([train])
+        train.without_subject(), seed=seed, device=device, progress=progress, checkpoint=checkpoint,
+        people=people_of([train]),
     )  # fmt: skip
     if folder is not None:
         shutil.rmtree(folder, ignore_errors=True)
@@ -165,7 +150,7 @@ class Sampled:
         metadata: Metadata of the filters.
     """
 
-    rows: pd.DataFrame
+    rows: Table
     generator: Mapping[str, Any] | None = None
     filter: Mapping[str, Any] | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
@@ -174,11 +159,11 @@ class Sampled:
 def sampled(
     resolved: ResolvedTable,
     trained: Trained,
-    tables: Mapping[str, PrivateTable],
-    keyed_fingerprint: Callable[[str], str],
+    tables: Mapping[str, Table],
+    fingerprints: Mapping[str, str],
     progress: Progress = silent,
 ) -> Sampled:
-    """Sample rows from the trained generator, in the dtypes of the private table.
+    """Sample rows from the trained generator.
 
     With filters, rows are dropped by comparison with all ``tables``, and the unfiltered rows are measured as well.
 
@@ -186,7 +171,7 @@ def sampled(
         resolved: Settings of the table.
         trained: Trained generator.
         tables: Real tables by role.
-        keyed: Computes keyed fingerprints of the deployment.
+        fingerprints: Keyed fingerprints of the real tables, by role.
         progress: Receives messages.
     """
     from privacy_assets.generators.filters import draw
@@ -196,9 +181,9 @@ def sampled(
     made_by = generator.described()
     if not resolved.filters:
         drawn = generator.sample(rows, seed=resolved.spec.run.seed)
-        return Sampled(drawn.with_schema(schema).to_published_frame(), made_by)
+        return Sampled(drawn.with_schema(schema), made_by)
     compared = schema.measured
-    real = [table.rows.with_schema(compared) for table in tables.values()]
+    real = [table.without_subject().with_schema(compared) for table in tables.values()]
     filters = [one.fit(real, compared, people_of(tables.values())) for one in resolved.filters]
     found = draw(generator, filters, rows, seed=resolved.spec.run.seed)
     if made_by["privacy"]["epsilon"] is not None:  # filters read the real rows without noise
@@ -209,7 +194,7 @@ def sampled(
         "drawn": found.drawn,
         "dropped": found.dropped,
         "dropped_by": dict(found.dropped_by),
-        "inputs": {role: keyed_fingerprint(table.fingerprint) for role, table in tables.items()},
+        "inputs": dict(fingerprints),
         "before": before_filter(resolved, tables, found.unfiltered, progress),
     }
     metadata = {
@@ -219,11 +204,11 @@ def sampled(
         **{f"rows dropped by {name}": count for name, count in found.dropped_by.items()},
         **{f"radius of {one.filter.name}": one.radius for one in filters},
     }
-    return Sampled(found.rows.with_schema(schema).to_published_frame(), made_by, stated, metadata)
+    return Sampled(found.rows.with_schema(schema), made_by, stated, metadata)
 
 
 def before_filter(
-    resolved: ResolvedTable, tables: Mapping[str, PrivateTable], unfiltered: Table, progress: Progress
+    resolved: ResolvedTable, tables: Mapping[str, Table], unfiltered: Table, progress: Progress
 ) -> dict[str, Any]:
     """Return the results by metric on the unfiltered rows, which the report compares with the filtered ones."""
     from privacy_assets.metrics.registry import METRICS
@@ -237,18 +222,19 @@ def before_filter(
     if not asked:
         return {}
     progress(f"before the filter: {', '.join(asked)}")
-    results = run_metrics(build_inputs(tables, unfiltered, seed=resolved.spec.run.seed, progress=progress), asked)
+    inputs = build_inputs(tables, unfiltered, seed=resolved.spec.run.seed, progress=progress)
+    results = run_metrics(inputs.same_tables(fingerprints={}), asked)  # their fingerprints are not reported
     return {name: replace(result, tables={}, inputs={}).to_json() for name, result in results.items()}
 
 
 def fitted_embedder(
-    resolved: ResolvedTable, tables: Mapping[str, PrivateTable], device: str = "cpu", progress: Progress = silent
+    resolved: ResolvedTable, tables: Mapping[str, Table], device: str = "cpu", progress: Progress = silent
 ) -> Embedder:
     """Train the contrastive encoder of a table on all real rows."""
     from privacy_assets.distances.embedder import train_embedder
     from privacy_assets.distances.embedder_settings import EmbedderSettings
 
     schema = tables["train"].schema.measured
-    real = [table.rows.with_schema(schema) for table in tables.values()]
+    real = [table.without_subject().with_schema(schema) for table in tables.values()]
     chosen = EmbedderSettings(**(resolved.embedder or {}))
     return train_embedder(real, schema, chosen, seed=resolved.spec.run.seed, device=device, progress=progress)

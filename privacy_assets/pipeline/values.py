@@ -23,13 +23,12 @@ from privacy_assets.infra import folders
 from privacy_assets.infra.files import names, open_regular, private_folder, put_atomic, read_regular
 from privacy_assets.infra.objects import Location, ObjectPath, local_copy
 from privacy_assets.infra.work import WorkFolder
-from privacy_assets.pipeline.encoded import StoredEncoded
-from privacy_assets.pipeline.training import StoredTrained
+from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.report.report import Report
-from privacy_assets.tables.private_table import PrivateTable
+from privacy_assets.tables.table import Table
 
-TABLE, MODEL, REPORT, PAGE = "table.parquet", "model.json", "report.json", "report.html"
-PUBLISHED = "published.json"
+TABLE, FRAME, MODEL = "table.bin", "table.parquet", "model.json"
+REPORT, PAGE, PUBLISHED = "report.json", "report.html", "published.json"
 # A concurrent run may still write or read a model of this age. The model just replaced is kept at any age.
 SPARED = timedelta(hours=6)
 
@@ -55,10 +54,11 @@ def store_value(value: Any, folder: Location) -> None:
 
 
 def _store_value(value: Any, folder: Location) -> None:
-    if isinstance(value, PrivateTable):
-        kept = _store_table(value.to_arrow(), folder)
+    if isinstance(value, Table):
+        value.save(kept := folder / TABLE)
     elif isinstance(value, pd.DataFrame):
-        kept = _store_table(pa.Table.from_pandas(value, preserve_index=False), folder)
+        rows = pa.Table.from_pandas(value, preserve_index=False)
+        kept = put_atomic(folder / FRAME, lambda stream: pq.write_table(rows, stream, compression="zstd"))
     elif isinstance(value, SignedRecord):
         kept = put_atomic(folder / f"{value.kind}.json", value.data)
     elif isinstance(value, Published):
@@ -79,7 +79,7 @@ def _store_value(value: Any, folder: Location) -> None:
 def load_stored(folder: Location, kinds: Collection[str] = ()) -> Any:
     """Load the value that :func:`store_value` stored in ``folder``.
 
-    Models are returned as their folder, whose signature is verified before it is read.
+    A generator is returned as its folder, whose signature is verified before it is read. Seals are not verified.
 
     Args:
         folder: Folder of the value.
@@ -93,10 +93,6 @@ def load_stored(folder: Location, kinds: Collection[str] = ()) -> Any:
         if name in there:
             return _LOADERS[name](folder / name)
     return None
-
-
-def _store_table(table: pa.Table, folder: Location) -> Location:
-    return put_atomic(folder / TABLE, lambda stream: pq.write_table(table, stream, compression="zstd"))
 
 
 def _store_model(value: Any, folder: Location) -> Location:
@@ -139,26 +135,25 @@ def remove_folder(folder: Location) -> None:
 
 
 def _model_kind(value: Any) -> str:
-    return {"Embedder": "embedder", "Encoded": "encoded"}.get(type(value).__name__, "generator")
+    return {"Embedder": "embedder", "EvaluationInputs": "inputs"}.get(type(value).__name__, "generator")
 
 
 def _load_model(path: Location) -> Any:
     pointer = json.loads(read_regular(path))
     place = path.parent / pointer["folder"]
-    if pointer["kind"] == "encoded":
-        return StoredEncoded(place)
+    if pointer["kind"] == "inputs":
+        return EvaluationInputs.load(place)
     if pointer["kind"] != "embedder":
-        return StoredTrained(place)
+        return place
     from privacy_assets.distances.embedder import Embedder
 
     with local_copy(place) as folder:
         return Embedder.load(folder)
 
 
-def _load_table(path: Location) -> Any:
+def _load_frame(path: Location) -> Any:
     with open_regular(path) as stream:
-        table = pq.ParquetFile(stream).read()
-    return PrivateTable.of_arrow(table, where=path.parent.name) or table.to_pandas()
+        return pq.ParquetFile(stream).read().to_pandas()
 
 
 def _load_report(path: Location) -> Any:
@@ -176,7 +171,8 @@ def _load_published(path: Location) -> Published:
 
 
 _LOADERS: dict[str, Callable[[Location], Any]] = {
-    TABLE: _load_table,
+    TABLE: Table.load,
+    FRAME: _load_frame,
     MODEL: _load_model,
     REPORT: _load_report,
     PUBLISHED: _load_published,

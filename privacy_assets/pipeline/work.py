@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ from privacy_assets.gate.snapshot import Snapshot, read_hashed, read_snapshot
 from privacy_assets.gate.statements import ReleaseTarget, SignedRecord
 from privacy_assets.infra.progress import Progress, silent
 from privacy_assets.infra.work import sweep
-from privacy_assets.pipeline.encoded import Encoded, EncodedMetadata, for_metric
+from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.row_sources import Window, source_table, user_splits, user_synthetic
 from privacy_assets.pipeline.training import (
@@ -42,8 +42,9 @@ from privacy_assets.pipeline.values import Published
 from privacy_assets.policy import LimitOutcome, Verdict, judge_limit
 from privacy_assets.report.report import Report
 from privacy_assets.stats.estimates import MetricResult
+from privacy_assets.tables.column import Column
 from privacy_assets.tables.contract import contract_of
-from privacy_assets.tables.private_table import PrivateTable
+from privacy_assets.tables.splitting import split_rows
 from privacy_assets.tables.table import Table
 
 Values = Mapping[str, Any]
@@ -71,7 +72,7 @@ class Synthetic(NamedTuple):
         metadata: Metadata of the filters.
     """
 
-    rows: pd.DataFrame
+    rows: Table
     snapshot: Snapshot
     sealed: SignedRecord
     metadata: Mapping[str, Any]
@@ -154,7 +155,7 @@ class TableRun:
         """Settings that the attestation signs: all except the policy."""
         return self.table.setup(self.deployment.keyed_fingerprint)
 
-    def keyed_fingerprint(self, table: PrivateTable) -> str:
+    def keyed_fingerprint(self, table: Table) -> str:
         """Return the keyed fingerprint of a private table: its rows and subjects.
 
         Args:
@@ -162,7 +163,41 @@ class TableRun:
         """
         return self.deployment.keyed_fingerprint(table.fingerprint)
 
-    def real(self, values: Values) -> dict[str, PrivateTable]:
+    def sign(self, tables: Mapping[str, Table]) -> StepResult:
+        """Sign the private tables that a step read or split.
+
+        Args:
+            tables: Tables by role.
+
+        Returns:
+            The signed tables, and their keyed fingerprints, by role.
+        """
+        keyed, signed, fingerprints = self.deployment.keyed_fingerprint, dict[str, Table](), dict[str, str]()
+        for role, table in tables.items():
+            fingerprints[role] = self.keyed_fingerprint(table)
+            seal = self.gate.sign_split(self.place, role, fingerprints[role], keyed(table.digest), self.split_setup)
+            signed[role] = replace(table, seal=seal.data)
+        return StepResult(signed, fingerprints)
+
+    def check(self, tables: Mapping[str, Table]) -> dict[str, str]:
+        """Verify that the latest step signed these private tables, by the hash of their files.
+
+        Args:
+            tables: Tables by role.
+
+        Returns:
+            The keyed fingerprints of the tables, by role.
+
+        Raises:
+            PublicationRefused: Unless it did, under the current settings.
+        """
+        keyed, setup = self.deployment.keyed_fingerprint, self.split_setup
+        return {
+            role: self.gate.check_split(SignedRecord("split", table.seal), self.place, role, keyed(table.digest), setup)
+            for role, table in tables.items()
+        }
+
+    def real(self, values: Values) -> dict[str, Table]:
         """Return the real tables among ``values``, by role.
 
         Args:
@@ -173,10 +208,8 @@ class TableRun:
 
 def read(run: TableRun, name: str, values: Values) -> StepResult:
     """Read the private table in canonical form. It gets a signed record of the settings under which it was read."""
-    gate = run.gate  # checks the keys before the table is read
-    source = source_table(run.table, run.given.get("source"), run.place.partition, run.window)
-    seal = gate.sign_split(run.place, "source", run.keyed_fingerprint(source), run.split_setup)
-    return StepResult({"source": source.sealed(seal.data)})
+    _ = run.gate  # checks the keys before the table is read
+    return run.sign({"source": source_table(run.table, run.given.get("source"), run.place.partition, run.window)})
 
 
 def split(run: TableRun, name: str, values: Values) -> StepResult:
@@ -190,17 +223,14 @@ def split(run: TableRun, name: str, values: Values) -> StepResult:
         parts = user_splits(table, run.given, run.place.partition, run.window)
     else:
         source = values["source"]
-        seal = SignedRecord("split", source.seal)
-        gate.check_split(seal, run.place, "source", run.keyed_fingerprint(source), run.split_setup)
-        parts = source.split(run.deployment.key("split"), table.shares)
-    seals = {
-        role: gate.sign_split(run.place, role, run.keyed_fingerprint(part), run.split_setup)
-        for role, part in parts.items()
-    }
+        run.check({"source": source})
+        rows = split_rows(source, run.deployment.key("split"), table.shares)
+        parts = {role: source.take(chosen).map(Column.compact) for role, chosen in rows.items()}
+    result = run.sign(parts)
     columns = contract_of(parts["train"].schema)
     entries = gate.locks.check(run.place.table, table.policy, run.setup, new=True, columns=columns)
     gate.locks.sign(run.place.table, entries)
-    return StepResult({role: part.sealed(seals[role].data) for role, part in parts.items()})
+    return result
 
 
 def embed(run: TableRun, name: str, values: Values) -> StepResult:
@@ -211,25 +241,27 @@ def embed(run: TableRun, name: str, values: Values) -> StepResult:
 def fit(run: TableRun, name: str, values: Values) -> StepResult:
     """Fit the generator to train. Interrupted training resumes from the checkpoints below ``run.scratch``."""
     sweep()
-    train = values["train"]
-    fingerprint, seed = run.keyed_fingerprint(train), fitting_seed(run.table, run.deployment)
+    train, keyed = values["train"], run.deployment.keyed_fingerprint
+    fingerprint, seed = run.check({"train": train})["train"], fitting_seed(run.table, run.deployment)
     folder = checkpoint_folder(run.scratch, run.place)
-    fitted = trained_generator(run.table, train, fingerprint, seed, folder, run.device, run.progress)
-    return StepResult({"generator": Trained(fitted, fingerprint, run.deployment.keyed_fingerprint)})
+    fitted = trained_generator(run.table, train, keyed(train.digest), seed, folder, run.device, run.progress)
+    return StepResult({"generator": Trained(fitted, fingerprint, keyed)})
 
 
 def sample(run: TableRun, name: str, values: Values) -> StepResult:
     """Create the synthetic table, or read an external one, and write it once to the private folder of the gate."""
     sweep()
-    tables, keyed_fingerprint = run.real(values), run.deployment.keyed_fingerprint
+    tables = run.real(values)
+    fingerprints = run.check(tables)
     if run.table.external:
         schema, given = tables["train"].schema, run.given.get("synthetic")
-        train = run.keyed_fingerprint(tables["train"])
-        real = [table.rows for table in tables.values()]
+        train, real = fingerprints["train"], [one.without_subject() for one in tables.values()]
         made = Sampled(user_synthetic(run.table, given, schema, run.place.partition, run.window, real))
     else:
-        trained = values["generator"].check(keyed_fingerprint)
-        train, made = trained.train, sampled(run.table, trained, tables, keyed_fingerprint, run.progress)
+        trained = values["generator"]
+        if not isinstance(trained, Trained):  # the folder of a stored one
+            trained = Trained.load(trained, run.deployment.keyed_fingerprint)
+        train, made = trained.train, sampled(run.table, trained, tables, fingerprints, run.progress)
     snapshot, sealed = run.gate.take_snapshot(made.rows, run.place, train, made.filter, made.generator)
     return StepResult({"synthetic": sealed}, Synthetic(made.rows, snapshot, sealed, made.metadata))
 
@@ -242,47 +274,47 @@ def prepare(run: TableRun, name: str, values: Values) -> StepResult:
     Raises:
         PublicationRefused: Unless the latest split signed every real table under the current settings.
     """
-    gate, table, tables, embedder = run.gate, run.table, run.real(values), values.get("embedder")
-    snapshot = gate.snapshot(values["synthetic"], run.place)
+    tables, embedder, keyed = run.real(values), values.get("embedder"), run.deployment.keyed_fingerprint
+    snapshot = run.gate.snapshot(values["synthetic"], run.place)
     rows = Table.of(read_snapshot(snapshot), tables["train"].schema, where="synthetic", synthetic=True)
-    fingerprints = checked_splits(run, tables)
-    fingerprints["synthetic"] = run.deployment.keyed_fingerprint(rows.fingerprint)
+    fingerprints = {**run.check(tables), "synthetic": run.keyed_fingerprint(rows)}
     if embedder is not None:
-        fingerprints["embedder"] = run.deployment.keyed_fingerprint(embedder.fingerprint())
-    inputs = build_inputs(tables, rows, seed=table.spec.run.seed, device=run.device, progress=run.progress)
+        fingerprints["embedder"] = keyed(embedder.fingerprint())
+    inputs = build_inputs(tables, rows, seed=run.table.spec.run.seed, device=run.device, progress=run.progress)
     inputs = inputs if embedder is None else attach_embedder(inputs, embedder)
-    for role in inputs.tables if embedder is not None else ():
-        inputs.embedded(role)  # computed now, while a device is available
-    metadata = EncodedMetadata(fingerprints, sizes_of(inputs))
-    seal = partial(gate.sign_encoded, snapshot, run.split_setup)
-    return StepResult(
-        {
-            "evaluation_inputs": Encoded(
-                inputs, metadata, values["synthetic"], snapshot, seal, run.deployment.keyed_fingerprint
-            )
-        }
-    )
+    body = {
+        "inputs": fingerprints,
+        "digest": keyed(inputs.digest),  # computes all embeddings now, while a device is available
+        "snapshot": values["synthetic"].data.decode(),
+    }
+    seal = run.gate.sign_encoded(snapshot, run.split_setup, body)
+    return StepResult({"evaluation_inputs": inputs.same_tables(seal=seal.data)}, snapshot)
 
 
-def checked_splits(run: TableRun, tables: Mapping[str, PrivateTable]) -> dict[str, str]:
-    """Return the keyed fingerprints of the tables, after verifying that the latest split signed each."""
-    fingerprints = {role: run.keyed_fingerprint(table) for role, table in tables.items()}
-    for role, table in tables.items():
-        run.gate.check_split(SignedRecord("split", table.seal), run.place, role, fingerprints[role], run.split_setup)
-    return fingerprints
+def checked_inputs(run: TableRun, inputs: EvaluationInputs) -> tuple[Mapping[str, Any], Snapshot]:
+    """Verify prepared tables against their signed record.
+
+    Returns:
+        Signed record, with the keyed fingerprints of the tables ("inputs"), and the snapshot of the synthetic table.
+
+    Raises:
+        PublicationRefused: Unless this deployment signed them under the current settings.
+    """
+    digest = run.deployment.keyed_fingerprint(inputs.digest)
+    return run.gate.encoded(SignedRecord("encoded", inputs.seal), run.place, digest, run.split_setup)
 
 
 def score(run: TableRun, name: str, values: Values) -> StepResult:
     """Run the metric ``name``, and sign its result."""
     gate, table, metric = run.gate, run.table, run.table.metrics[name]
-    opened = values["evaluation_inputs"].open(gate, run.place, run.split_setup, run.deployment.keyed_fingerprint)
-    snapshot, embeds = opened.snapshot, table.uses_embedder(metric)
+    inputs, embeds = values["evaluation_inputs"], table.uses_embedder(metric)
+    signed, snapshot = checked_inputs(run, inputs)
     earlier = gate.earlier_releases(snapshot, table.spec.data.shared_subjects)
     tables = earlier.tables() if metric.uses("earlier_releases") else []
-    inputs = for_metric(
-        opened,
-        embeds,
-        stacked_releases(tables, opened.inputs.schema) if tables else None,
+    inputs = inputs.same_tables(
+        embedder=inputs.embedder if embeds else None,
+        earlier_releases=stacked_releases(tables, inputs.schema) if tables else None,
+        fingerprints=signed["inputs"],
         seed=table.spec.run.seed,
         device=run.device,
         progress=run.progress,
@@ -293,7 +325,7 @@ def score(run: TableRun, name: str, values: Values) -> StepResult:
     limits = [limit for limit in table.policy.limits if limit.metric == name]
     if table.external:  # a split by key is exchangeable by construction
         results = without_shift(inputs, {name: metric}, results, limits, attempt)
-    fingerprints = {role: own for role, own in opened.metadata.inputs.items() if embeds or role != "embedder"}
+    fingerprints = {role: own for role, own in signed["inputs"].items() if embeds or role != "embedder"}
     result = replace(results[name], inputs={**fingerprints, "earlier_releases": earlier.fingerprint})
     outcomes = [judge_limit(limit, result, attempt) for limit in limits]
     sealed = gate.sign_result(result, snapshot, outcomes, table.spec.data.shared_subjects)
@@ -307,12 +339,13 @@ def attest(run: TableRun, name: str, values: Values) -> StepResult:
     """
     gate, table = run.gate, run.table
     snapshot = gate.snapshot(values["synthetic"], run.place)
-    metadata, of = values["evaluation_inputs"].record(gate, run.place, run.split_setup)
+    prepared = values["evaluation_inputs"]
+    signed, of = checked_inputs(run, prepared)
     if of.sha256 != snapshot.sha256:
         raise OutOfDate("the tables were encoded with another synthetic table", redo=("prepare",))
     scores = {metric: values[metric] for metric in table.metrics}
     results = {metric: gate.result(sealed, snapshot) for metric, sealed in scores.items()}
-    inputs = {**metadata.inputs, **checked_splits(run, run.real(values))}
+    inputs = {**signed["inputs"], **run.check(run.real(values))}
     stated, sealed = gate.attest(snapshot, table.policy, scores, inputs, table.metrics, run.setup)
     policy = stated.policy_then()
     report = Report(
@@ -320,10 +353,10 @@ def attest(run: TableRun, name: str, values: Values) -> StepResult:
         policy=policy,
         policy_verdict=policy.judge(results, stated.attempt),
         results=results,
-        tables=metadata.sizes,
+        tables=sizes_of(prepared),
         seed=table.spec.run.seed,
         attempt=stated.attempt,
-        fingerprints={"synthetic": metadata.inputs["synthetic"]},
+        fingerprints={"synthetic": signed["inputs"]["synthetic"]},
         generator={"name": table.generator_label or "unknown: an external table", **protection_of(snapshot)},
         remembered=tuple(stated.remembered),
         signed={"date": stated.made_at, "key": stated.keyid, "sha256": stated.sha256},

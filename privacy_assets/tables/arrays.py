@@ -1,19 +1,28 @@
-"""Arrays of which large ones are mapped from unnamed temporary files."""
+"""Arrays of which large ones are mapped from unnamed temporary files, and their file format."""
 
 from __future__ import annotations
 
 import errno
+import hashlib
+import json
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from privacy_assets.errors import InputError
+from privacy_assets.errors import Damaged, InputError, StoreError
+from privacy_assets.infra.files import open_regular, put_atomic
+from privacy_assets.infra.objects import Location
 
 LARGE = 1 << 24  # bytes from which an array is mapped
 _ROWS = 1 << 18  # rows copied at a time
+_ALIGNED = 64  # bytes; parts of a file start at multiples
+_FAULTS = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, StopIteration)
 
 
 def mapped_empty(shape: int | tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
@@ -78,3 +87,89 @@ def _reserve(file: int, size: int) -> None:
         os.posix_fallocate(file, 0, size)
     else:  # macOS
         os.ftruncate(file, size)
+
+
+def array_digest(facts: Mapping[str, Any], arrays: Sequence[np.ndarray]) -> str:
+    """Return the SHA-256 (hex) of facts and arrays, which determines the file except its seal."""
+    digest = hashlib.sha256(_header(facts, arrays))
+    for data in _bytes(arrays):
+        digest.update(data)
+    return digest.hexdigest()
+
+
+def save_arrays(path: Location, facts: Mapping[str, Any], arrays: Sequence[np.ndarray], seal: bytes = b"") -> None:
+    """Write a file of facts and arrays atomically, for :func:`load_arrays`.
+
+    Args:
+        path: File or object.
+        facts: JSON-compatible facts about the arrays.
+        arrays: Arrays of numbers.
+        seal: Signed record, which the digest does not cover.
+    """
+
+    def fill(stream: Any) -> None:
+        lengths = np.array([len(header), len(seal)]).tobytes()
+        for data in chain((lengths, header, seal), _bytes(arrays)):
+            stream.write(data)
+            stream.write(bytes(-len(data) % _ALIGNED))
+
+    header = _header(facts, arrays)
+    put_atomic(path, fill)
+
+
+def load_arrays(path: Location) -> tuple[dict[str, Any], Iterator[np.ndarray], bytes]:
+    """Read a file written by :func:`save_arrays` into memory, or into a mapped file without a name if it is large.
+
+    Later changes of the file do not change the arrays. Raises ValueError, KeyError or TypeError for other files.
+    """
+    with open_regular(path) as stream:
+        data = mapped_empty(stream.seek(0, os.SEEK_END), np.uint8)
+        stream.seek(0)
+        rest = data.data
+        while count := stream.readinto(rest):
+            rest = rest[count:]
+    if len(rest):
+        raise ValueError("the file became shorter")
+    place = 0
+
+    def part(size: int) -> np.ndarray:
+        nonlocal place
+        start, place = place, place + size + -size % _ALIGNED
+        return data[start : start + size]
+
+    lengths = part(16).view(np.int64).tolist()
+    header, seal = (part(size).tobytes() for size in lengths)
+    found = json.loads(header)
+    arrays = []
+    for name, shape in found["arrays"]:
+        dtype = np.dtype(name)
+        if dtype.kind not in "biuf":  # other arrays could contain pointers
+            raise ValueError("an array does not contain numbers")
+        arrays.append(part(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize).view(dtype).reshape(shape))
+    return found["facts"], iter(arrays), seal
+
+
+@contextmanager
+def refusing_damage(path: Location, *redo: str) -> Iterator[None]:
+    """Raise Damaged for errors of :func:`load_arrays` and of the conversion of its facts.
+
+    Args:
+        path: File, for the message.
+        redo: Verbs of the steps that write the file again.
+    """
+    try:
+        yield
+    except (*_FAULTS, OSError) as error:
+        if isinstance(error, StoreError):
+            raise
+        text = f"{path.name} is missing, was changed, or was stored by another version"
+        raise Damaged(text, path=str(path), redo=redo) from None
+
+
+def _bytes(arrays: Sequence[np.ndarray]) -> Iterator[memoryview]:
+    for array in arrays:
+        yield np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def _header(facts: Mapping[str, Any], arrays: Sequence[np.ndarray]) -> bytes:
+    return json.dumps({"facts": facts, "arrays": [[a.dtype.str, a.shape] for a in arrays]}).encode()

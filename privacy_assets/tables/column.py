@@ -62,6 +62,13 @@ class Column:
         floats[self.missing] = np.nan
         return floats / DAY if self.kind == "datetime" else floats
 
+    def compact(self) -> Column:
+        """Return the column without values that no row has."""
+        if self.kind != "categorical":
+            return self
+        (ranks,), values = ranked([self])
+        return Column.of_codes(self.name, self.kind, ranks, values.objects())
+
     def present(self) -> Column:
         """Return the non-missing cells in order."""
         missing = self.missing

@@ -7,11 +7,11 @@ import hmac
 from collections.abc import Mapping
 
 import numpy as np
-import pandas as pd
 
 from privacy_assets.errors import ConfigError, InputError, safe_repr
+from privacy_assets.tables.column import ranked, row_ids
 from privacy_assets.tables.fingerprints import value_bytes
-from privacy_assets.tables.schema import check_subject
+from privacy_assets.tables.table import Table
 
 DEFAULT_SHARES: Mapping[str, float] = {"train": 0.5, "holdout": 0.3, "reference": 0.2}
 SHARES_EXAMPLE = "{train: 0.5, holdout: 0.3, reference: 0.2}"
@@ -32,49 +32,36 @@ def check_shares(shares: Mapping[str, float]) -> None:
         raise ConfigError(f"shares must {wrong}. For example: split: {SHARES_EXAMPLE}.")
 
 
-def assign_sides(ids: pd.Series, key: bytes, shares: Mapping[str, float] = DEFAULT_SHARES) -> np.ndarray:
-    """Return the role of each row, an object array of names.
+def split_rows(
+    table: Table, key: bytes, shares: Mapping[str, float] = DEFAULT_SHARES, *, where: str = "source"
+) -> dict[str, np.ndarray]:
+    """Split a table by subject.
 
     The HMAC-SHA256 of the subject's id under ``key``, scaled to [0, 1), is cut by ``shares``. A subject keeps its role
-    as long as key and shares stay the same, regardless of other rows. ``key`` must be secret, because it identifies
-    members.
+    as long as key and shares stay the same, regardless of other rows. Without a subject column the content of a row is
+    its id, so identical rows get the same role.
+
+    Args:
+        table: Rows of all roles.
+        key: Key of the assignment. It must be secret, because it identifies members.
+        shares: Share of each role.
+        where: Name of the table in messages.
+
+    Returns:
+        Ascending positions of the rows of each role, int64.
 
     Raises:
-        InputError: If an id is missing.
+        ConfigError: If the shares are invalid.
+        InputError: If a role gets no rows.
     """
     check_shares(shares)
-    missing = np.flatnonzero(ids.isna().to_numpy())
-    if len(missing):
-        fix = "give every row the id of its subject"
-        raise InputError("the subject is missing", column=str(ids.name), row=int(missing[0]), fix=fix)
-    codes, uniques = pd.factorize(ids)
-    names = list(shares)
-    cuts = np.cumsum([shares[name] for name in names])[:-1]
-    points = np.array([_point(value, key) for value in uniques])
-    return np.array(names, dtype=object)[np.searchsorted(cuts, points, side="right")][codes]
-
-
-def split_table(
-    frame: pd.DataFrame,
-    subject: str | None,
-    key: bytes,
-    shares: Mapping[str, float] = DEFAULT_SHARES,
-    *,
-    where: str = "source",
-) -> dict[str, pd.DataFrame]:
-    """Split ``frame`` into one frame per role, disjoint by subject; order and index of rows are kept.
-
-    Without a ``subject`` column the content of a row is its id, so identical rows get the same role. Raises InputError
-    if a role gets no rows.
-    """
-    if subject is not None:
-        check_subject(frame.columns, subject, where)
-    ids = frame[subject] if subject is not None else _row_keys(frame)
-    sides = assign_sides(ids, key, shares)
-    parts = {name: frame[sides == name] for name in shares}
-    for name, part in parts.items():
-        if part.empty:
-            raise InputError(f"{len(frame)} rows leave {name} empty", where=where, fix="give more rows or other shares")
+    codes, subjects = _subjects(table)
+    cuts = np.cumsum(list(shares.values()))[:-1]
+    sides = np.searchsorted(cuts, [_point(subject, key) for subject in subjects], side="right")[codes]
+    parts = {role: np.flatnonzero(sides == side) for side, role in enumerate(shares)}
+    for role, rows in parts.items():
+        if not len(rows):
+            raise InputError(f"{len(table)} rows leave {role} empty", where=where, fix="give more rows or other shares")
     return parts
 
 
@@ -88,11 +75,17 @@ def _whole(value: object) -> object:
     return int(value) if isinstance(value, (float, np.floating)) and float(value).is_integer() else value
 
 
-def _row_keys(frame: pd.DataFrame) -> pd.Series:
-    """Return a string that identifies each row's content, independent of numeric dtypes."""
-    keys = [""] * len(frame)
-    for name in frame.columns:
-        codes, uniques = pd.factorize(frame[name])
-        texts = [value_bytes(_whole(value)).hex() for value in uniques] + [""]
-        keys = [f"{key}{texts[code]}," for key, code in zip(keys, codes, strict=True)]
-    return pd.Series(keys, index=frame.index)
+def _subjects(table: Table) -> tuple[np.ndarray, list[object]]:
+    """Return the subject code of each row, and the id of each code: without a subject column, the row's content."""
+    if table.subject_ids is not None:
+        (codes,), values = ranked([table.subject_ids])
+        return codes, values.objects()
+    (codes,) = row_ids([table.columns], table.schema.names)
+    distinct = table.take(np.unique(codes, return_index=True)[1])
+    cells = [[_cell(value) for value in distinct[name].objects()] for name in table.schema.names]
+    return codes, ["".join(row) for row in zip(*cells, strict=True)]
+
+
+def _cell(value: object) -> str:
+    """Return text that identifies a value, independent of numeric dtypes."""
+    return "," if value is None else f"{value_bytes(_whole(value)).hex()},"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -11,6 +11,8 @@ import numpy as np
 import pandas as pd
 
 from privacy_assets.errors import InputError
+from privacy_assets.infra.objects import Location
+from privacy_assets.tables.arrays import array_digest, load_arrays, refusing_damage, save_arrays
 from privacy_assets.tables.column import Column, of_one_vocabulary, stacked
 from privacy_assets.tables.contract import infer_schema
 from privacy_assets.tables.conversion import check_cells, column_of, restored, rounded
@@ -26,14 +28,18 @@ class Table:
     Created by :meth:`of` from user input; :meth:`frame` and :meth:`restored` return pandas frames.
 
     Attributes:
-        schema: Schema.
-        columns: Columns by name.
+        schema: Schema, without the subject.
+        columns: Columns by name, with the subject.
         rows: Number of rows.
+        subject: Name of the column that identifies subjects, as strings. None: there is none.
+        seal: Signed record of the step that made a private table. Empty: not signed.
     """
 
     schema: TableSchema
-    columns: Mapping[str, Column]
+    columns: Mapping[str, Column] = field(repr=False)
     rows: int
+    subject: str | None = None
+    seal: bytes = field(default=b"", repr=False)
 
     @classmethod
     def of(
@@ -105,8 +111,22 @@ class Table:
         return self.with_schema(TableSchema(tuple(self.schema[name] for name in names)))
 
     def with_schema(self, schema: TableSchema) -> Table:
-        """Select the columns of ``schema``, which replaces the table's own schema."""
-        return replace(self, schema=schema, columns={name: self.columns[name] for name in schema.names})
+        """Select the columns of ``schema``, which replaces the table's own schema, and the subject."""
+        names = [*schema.names, *([] if self.subject is None else [self.subject])]
+        return replace(self, schema=schema, columns={name: self.columns[name] for name in names})
+
+    @property
+    def subject_ids(self) -> Column | None:
+        """Subject of each row. None: there is no subject column."""
+        return None if self.subject is None else self.columns[self.subject]
+
+    def with_subject(self, ids: Column | None) -> Table:
+        """Return the table with the subject of each row. None: without one."""
+        return self if ids is None else replace(self.with_columns(ids), subject=ids.name)
+
+    def without_subject(self) -> Table:
+        """Return the columns of the schema, without the subject and the seal."""
+        return self.of_columns(self.schema, self.columns)
 
     def with_columns(self, *columns: Column) -> Table:
         """Replace the columns with these names."""
@@ -137,8 +157,8 @@ class Table:
         return self.with_schema(schema).map(lambda column: rounded(column, schema[column.name]))
 
     def frame(self) -> pd.DataFrame:
-        """Return the canonical pandas form, see :meth:`Column.series`."""
-        names = self.schema.names
+        """Return the canonical pandas form, see :meth:`Column.series`, with the subject as first column."""
+        names = [*([] if self.subject is None else [self.subject]), *self.schema.names]
         series = {name: self.columns[name].series() for name in names}
         return pd.DataFrame(series, columns=names, index=pd.RangeIndex(self.rows))
 
@@ -156,6 +176,45 @@ class Table:
     def fingerprint(self) -> str:
         """Order-independent fingerprint, see :func:`~.fingerprints.content_fingerprint`. Keep it private."""
         return content_fingerprint(self.columns, self.rows)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 (hex) of the file that :meth:`save` writes, except its seal. Keep it private."""
+        return array_digest(*self.to_arrays())
+
+    def save(self, path: Location) -> None:
+        """Write the table, with subject and seal, for :meth:`load`."""
+        save_arrays(path, *self.to_arrays(), self.seal)
+
+    @classmethod
+    def load(cls, path: Location) -> Table:
+        """Load a table written by :meth:`save`. Its seal is not verified.
+
+        Raises:
+            Damaged: If the file is missing or contains something else.
+        """
+        with refusing_damage(path, "read", "split"):
+            facts, arrays, seal = load_arrays(path)
+            return replace(cls.of_arrays(facts, arrays), seal=seal)
+
+    def to_arrays(self) -> tuple[dict[str, Any], list[np.ndarray]]:
+        """Return JSON-compatible facts and the cells of each column. Inverse: :meth:`of_arrays`."""
+        columns = [[column.name, column.kind, column.values] for column in self.columns.values()]
+        facts = {"schema": self.schema.to_json(), "subject": self.subject, "rows": self.rows, "columns": columns}
+        return facts, [column.cells for column in self.columns.values()]
+
+    @classmethod
+    def of_arrays(cls, facts: Mapping[str, Any], arrays: Iterator[np.ndarray]) -> Table:
+        """Create a table from facts and the next arrays. Raises ValueError for invalid cells."""
+        columns, dtypes = {}, {"numeric": ("f8",), "integer": ("i8",), "datetime": ("i8",)}
+        for name, kind, values in facts["columns"]:
+            cells, coded = next(arrays), kind not in dtypes
+            if cells.shape != (facts["rows"],) or cells.dtype.str[1:] not in dtypes.get(kind, ("i1", "i2", "i4")):
+                raise ValueError("the cells of a column have another form")
+            if coded and not -1 <= cells.min(initial=-1) <= cells.max(initial=-1) < len(values):
+                raise ValueError("a code has no value")
+            columns[name] = Column(name, kind, cells, tuple(values) if coded else None)
+        return cls(TableSchema.from_json(facts["schema"]), columns, facts["rows"], facts["subject"])
 
 
 def joint(tables: Mapping[str, Table]) -> dict[str, Table]:

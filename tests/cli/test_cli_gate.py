@@ -27,6 +27,7 @@ from privacy_assets.metrics.dcr import Dcr
 from privacy_assets.metrics.policies import default_policy, policy_digest, small_policy
 from privacy_assets.policy import Limit, Policy
 from privacy_assets.stats.estimates import Estimate, MetricResult
+from privacy_assets.tables.table import Table
 from privacy_assets.version import ENGINE_VERSION
 from tests.cli.conftest import Command, Said
 
@@ -54,7 +55,7 @@ class Deployment:
     def judge(self, place: ReleaseTarget, seed: int, high: float = 0.05) -> tuple[SignedRecord, SignedRecord]:
         """Return the signed attestation of a small table and its signed snapshot."""
         frame = pd.DataFrame({"a": np.random.default_rng(seed).normal(size=50)})
-        snapshot, taken = self.gate.take_snapshot(frame, place, "t")
+        snapshot, taken = self.gate.take_snapshot(Table.read(frame), place, "t")
         low, value = (-0.02, 0.01) if high < 0.1 else (0.14, 0.17)
         estimate = Estimate("privacy_score", value, low, high, n=1000, subjects=1000)
         settings = json.loads(json.dumps(Dcr().settings()))

@@ -6,8 +6,11 @@ import base64
 import hashlib
 import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import numpy as np
@@ -16,12 +19,13 @@ import pytest
 from standins import checks, people, people_table, refusal, run
 
 from privacy_assets import TableSpec
-from privacy_assets.errors import Damaged, NotTrusted, OutOfDate, WrongTarget
+from privacy_assets.errors import Damaged, InputError, NotTrusted, OutOfDate, WrongTarget
 from privacy_assets.evaluation.evaluate import run_metrics
 from privacy_assets.gate.deployment import DeploymentSettings
+from privacy_assets.gate.snapshot import Snapshot
 from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.pipeline import work
-from privacy_assets.pipeline.encoded import Encoded, StoredEncoded, for_metric
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.work import TableRun
 
@@ -54,7 +58,7 @@ def rows(seed: int, first: int) -> pd.DataFrame:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[TableRun, Encoded]:
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[TableRun, EvaluationInputs]:
     """The encoded tables of a small release with a user's own synthetic table."""
     place = tmp_path_factory.mktemp("made")
     files = {role: place / f"{role}.parquet" for role in ("train", "holdout", "reference", "synthetic")}
@@ -76,38 +80,41 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[TableRun, Encoded]:
 
 
 @pytest.fixture
-def stored(made: tuple[TableRun, Encoded], tmp_path: Path) -> Path:
+def stored(made: tuple[TableRun, EvaluationInputs], tmp_path: Path) -> Path:
     made[1].save(tmp_path / "encoded")
     return tmp_path / "encoded"
 
 
-def opened(steps: TableRun, folder: Path):
-    return StoredEncoded(folder).open(steps.gate, steps.place, steps.split_setup, steps.deployment.keyed_fingerprint)
+def opened(steps: TableRun, folder: Path) -> tuple[EvaluationInputs, Mapping[str, Any], Snapshot]:
+    inputs = EvaluationInputs.load(folder)
+    return inputs, *work.checked_inputs(steps, inputs)
 
 
-def test_what_was_stored_measures_the_same(made: tuple[TableRun, Encoded], stored: Path) -> None:
+def record_of(inputs: EvaluationInputs) -> dict[str, Any]:
+    return json.loads(base64.b64decode(json.loads(inputs.seal)["payload"]))["predicate"]
+
+
+def test_what_was_stored_measures_the_same(made: tuple[TableRun, EvaluationInputs], stored: Path) -> None:
     steps, before = made
-    after = opened(steps, stored)
-    assert (after.metadata, after.snapshot) == (before.metadata, before.snapshot)
-    assert json.dumps(after.metadata.sizes) == json.dumps(before.metadata.sizes)  # in the same order
-    for given, found in (
-        (before.inputs.tables, after.inputs.tables),
-        (before.inputs.generated, after.inputs.generated),
-    ):
+    after, signed, snapshot = opened(steps, stored)
+    assert (signed, snapshot) == work.checked_inputs(steps, before)
+    assert (after.digest, after.seal) == (before.digest, before.seal)
+    for given, found in ((before.tables, after.tables), (before.generated, after.generated)):
         assert list(given) == list(found)
         for role, table in given.items():
             assert found[role].schema == table.schema
             pd.testing.assert_frame_equal(found[role].frame(), table.frame())
-    assert replace(after.inputs).fingerprints == before.inputs.fingerprints  # without the stored values
+    assert replace(after).fingerprints == replace(before).fingerprints  # without the stored values
     for name, metric in steps.table.metrics.items():
         embeds = steps.table.uses_embedder(metric)
-        was, now = (run_metrics(for_metric(one, embeds, None, seed=3), {name: metric}) for one in (before, after))
+        known = {} if embeds else {"embedder": None}
+        was, now = (run_metrics(one.same_tables(seed=3, **known), {name: metric}) for one in (before, after))
         told = [json.dumps(result[name].to_json() | {"seconds": 0}, sort_keys=True) for result in (was, now)]
         assert told[0] == told[1], name
 
 
 def test_nothing_is_prepared_again(
-    made: tuple[TableRun, Encoded], stored: Path, monkeypatch: pytest.MonkeyPatch
+    made: tuple[TableRun, EvaluationInputs], stored: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from privacy_assets.distances.embedder import Embedder
     from privacy_assets.tables.encoding import TabularEncoder
@@ -119,48 +126,66 @@ def test_nothing_is_prepared_again(
         monkeypatch.setattr(kind, name, fails)
     monkeypatch.setattr("privacy_assets.tables.table.content_fingerprint", fails)
     steps, _ = made
-    assert work.score(steps, "dcr", {"evaluation_inputs": StoredEncoded(stored)}).shown.result.estimates
+    assert work.score(steps, "dcr", {"evaluation_inputs": EvaluationInputs.load(stored)}).shown.result.estimates
 
 
-def flipped(file: Path) -> None:
+def flipped(file: Path, at: int) -> None:
     data = bytearray(file.read_bytes())
-    data[len(data) // 2] ^= 1
+    data[at] ^= 1
     file.write_bytes(bytes(data))
 
 
-@pytest.mark.parametrize("name", ["tables.bin", "embeddings.bin", "tables.json", "encoded.json", "synthetic.json"])
-def test_what_was_changed_is_refused(made: tuple[TableRun, Encoded], stored: Path, name: str) -> None:
-    steps, file = made[0], stored / name
+def test_what_was_changed_is_refused(made: tuple[TableRun, EvaluationInputs], stored: Path) -> None:
+    steps, file = made[0], stored / "inputs.bin"
     whole = file.read_bytes()
     opened(steps, stored)
-    for change in (flipped, lambda file: file.write_bytes(b""), Path.unlink):
+    places = [0, 8, *range(64, len(whole), 997)]
+    changes = [partial(flipped, at=at) for at in places]
+    cut = [lambda file, size=size: file.write_bytes(whole[:size]) for size in (0, 10, 64, len(whole) // 2)]
+    refused = 0
+    for change in (*changes, *cut, Path.unlink):
         file.write_bytes(whole)
         change(file)
-        with pytest.raises((Damaged, NotTrusted, OutOfDate)):
-            opened(steps, stored)
+        try:
+            inputs = opened(steps, stored)[0]
+        except (Damaged, NotTrusted, OutOfDate):
+            refused += 1
+        else:  # only bytes between the parts of the file
+            assert (inputs.digest, inputs.seal) == (made[1].digest, made[1].seal)
+    assert refused > 0.9 * (len(places) + len(cut) + 1)
 
 
-def test_the_record_has_keyed_digests_only(made: tuple[TableRun, Encoded], stored: Path) -> None:
+def test_another_embedder_is_refused(made: tuple[TableRun, EvaluationInputs], stored: Path) -> None:
+    facts = stored / "embedder/embedder.json"
+    facts.write_text(facts.read_text().replace('"width": 8', '"width": 9'))
+    inputs = opened(made[0], stored)[0]
+    with pytest.raises((Damaged, InputError)):
+        inputs.embedder.embed(inputs.train)
+
+
+def test_the_record_has_keyed_digests_only(made: tuple[TableRun, EvaluationInputs], stored: Path) -> None:
     """A plain hash of a file would confirm a guess of the last private row."""
-    body = json.loads(base64.b64decode(json.loads((stored / "encoded.json").read_bytes())["payload"]))["predicate"]
-    plain = {hashlib.sha256((stored / name).read_bytes()).hexdigest() for name in body["files"]}
-    plain |= {table.fingerprint for table in made[1].inputs.tables.values()}
-    assert len(plain) == 7 and not [digest for digest in plain if digest in str(body)]
+    inputs = made[1]
+    plain = {hashlib.sha256((stored / "inputs.bin").read_bytes()).hexdigest(), inputs.digest}
+    plain |= {table.fingerprint for table in inputs.tables.values()}
+    assert len(plain) == 6 and not [digest for digest in plain if digest in str(record_of(inputs))]
 
 
-def test_another_record_is_refused(made: tuple[TableRun, Encoded], stored: Path) -> None:
-    shutil.copy(stored / "synthetic.json", stored / "encoded.json")
+def test_another_record_is_refused(made: tuple[TableRun, EvaluationInputs], stored: Path) -> None:
+    steps, inputs = made
+    other = inputs.same_tables(seal=record_of(inputs)["snapshot"].encode())
     with pytest.raises(NotTrusted):
-        opened(made[0], stored)
+        work.checked_inputs(steps, other)
 
 
-def test_other_settings_of_the_split_are_refused(made: tuple[TableRun, Encoded], stored: Path) -> None:
-    steps, _ = made
-    setup = {**steps.split_setup, "subject": None}
+def test_other_settings_of_the_split_are_refused(made: tuple[TableRun, EvaluationInputs], stored: Path) -> None:
+    steps, inputs = made
+    spec = steps.table.spec
+    changed = spec.model_copy(update={"data": spec.data.model_copy(update={"subject": None})})
     with pytest.raises(OutOfDate, match="under other settings"):
-        StoredEncoded(stored).record(steps.gate, steps.place, setup)
+        work.checked_inputs(replace(steps, table=ResolvedTable.of(changed)), inputs)
     with pytest.raises(WrongTarget, match="another table or partition"):
-        StoredEncoded(stored).record(steps.gate, ReleaseTarget("other"), steps.split_setup)
+        work.checked_inputs(replace(steps, place=ReleaseTarget("other")), inputs)
 
 
 @pytest.mark.slow
@@ -173,11 +198,10 @@ def test_route_51_codes_swapped_between_encoding_and_scoring(tmp_path: Path, ins
     other = people_table(tmp_path, seed=1)
     assert run(other, instance, "synthetic").success and run(other, instance, "evaluation_inputs").success
     (now,) = set(folder.glob("model-*")) - {first}
-    for name in ("tables.bin", "tables.json"):
-        shutil.copy(held / name, now / name)
+    mine = EvaluationInputs.load(now)
+    EvaluationInputs.load(held).same_tables(embedder=None, seal=mine.seal).save(now)
     assert "was changed after it was signed" in refusal(run(other, instance, "dcr"), "dcr")
-    for name in ("encoded.json", "synthetic.json"):  # both files: the scores are then of another table
-        shutil.copy(held / name, now / name)
+    shutil.copy(held / "inputs.bin", now / "inputs.bin")  # with its record: the scores are then of another table
     run(other, instance, "dcr")
     stale = run(other, instance, "attestation")
     assert not checks(stale)["attestation", "policy_holds"].passed

@@ -25,6 +25,7 @@ from privacy_assets import PrivacyIOManager, build_privacy_checks, read_publishe
 from privacy_assets.errors import InputError
 from privacy_assets.pipeline.row_sources import partition_path
 from privacy_assets.tables.files import table_files
+from privacy_assets.tables.table import Table
 
 REGIONS = dg.StaticPartitionsDefinition(["north", "south"])
 CHECKS = {"metrics": QUICK["metrics"], "policy": LENIENT, "subject": "pid", "embedder": False}
@@ -39,7 +40,7 @@ def test_a_table_by_region_from_one_file(tmp_path: Path, instance: dg.DagsterIns
         assert len(checks(result)) == 7 and all(check.passed for check in checks(result).values())
         assert set(read_published(tmp_path / "releases", "people", region)["region"]) == {region}
         for role, seen in sides.items():
-            rows = pd.read_parquet(tmp_path / f"storage/people/{role}/partition={region}/table.parquet")
+            rows = Table.load(tmp_path / f"storage/people/{role}/partition={region}/table.bin").frame()
             seen |= set(rows["pid"])
     assert sides["train"].isdisjoint(sides["holdout"])  # a person is on one side in every partition
 
@@ -61,7 +62,7 @@ def test_daily_partitions_take_their_day(tmp_path: Path, instance: dg.DagsterIns
     days = dg.DailyPartitionsDefinition("2024-01-01")
     defs = people_table(tmp_path, partitions_def=days, partition_column="joined")
     assert run(defs, instance, "source", partition="2024-01-02").success
-    rows = pd.read_parquet(tmp_path / "storage/people/source/partition=2024-01-02/table.parquet")
+    rows = Table.load(tmp_path / "storage/people/source/partition=2024-01-02/table.bin").frame()
     assert set(rows["joined"].dt.date.astype(str)) == {"2024-01-02"}
     empty = run(defs, instance, partition="2024-03-01")
     assert "the partition has no rows" in failures(empty)["people__read"].error.cause.message
@@ -154,7 +155,7 @@ def test_an_upstream_asset_without_partitions_is_not_published_whole(
     if column is None:
         assert "asset raw has no partitions" in failures(result)["people__read"].error.cause.message
     else:
-        rows = pd.read_parquet(tmp_path / "storage/people/source/partition=north/table.parquet")
+        rows = Table.load(tmp_path / "storage/people/source/partition=north/table.bin").frame()
         assert result.success and set(rows["region"]) == {"north"}
 
 

@@ -16,7 +16,7 @@ from privacy_assets.errors import ConfigError
 from privacy_assets.gate.releases import read_published
 from privacy_assets.gate.statements import ReleaseTarget
 from privacy_assets.pipeline.resolve import ResolvedTable
-from privacy_assets.tables.private_table import PrivateTable
+from privacy_assets.tables.table import Table
 
 
 @pytest.fixture(scope="module")
@@ -88,10 +88,10 @@ def test_rows_moved_between_train_and_holdout_are_refused(world: World) -> None:
     table = gated(world, "halved", memorise)
     world.run(table)
     storage = {role: world.root / "storage/halved" / role for role in ("train", "holdout")}
-    train = load_value(storage["train"], dg.AssetKey(["halved", "train"]), None, PrivateTable)
+    train = load_value(storage["train"], dg.AssetKey(["halved", "train"]), None, Table)
     half = len(train) // 2
     for role, rows in (("train", slice(half)), ("holdout", slice(half, None))):
-        store_value(PrivateTable(train.rows.take(rows), train.subject.take(rows), train.seal), storage[role])
+        store_value(train.take(rows), storage[role])
     refused_step = world.run(table, "halved/evaluation_inputs")
     data = next(e.step_failure_data for e in refused_step.all_events if e.is_step_failure)
     assert "table is not the one that was split" in data.user_failure_data.description

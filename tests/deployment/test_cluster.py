@@ -129,7 +129,7 @@ def test_the_tables_are_in_the_store_alone_and_the_keys_nowhere(environment) -> 
     bucket = location(environment["PRIVACY_ASSETS_STORAGE"]).parent
     released = location(environment["PRIVACY_ASSETS_RELEASES"]).parent
     names = bucket.below()
-    for part in ("storage/patients/source/table.parquet", "storage/patients/generator/model.json"):
+    for part in ("storage/patients/source/table.bin", "storage/patients/generator/model.json"):
         assert part in names
     assert any(name.startswith("private/attempts/patients/") for name in names)
     secrets = [environment[name].encode() for name in ("PRIVACY_ASSETS_SECRET", "AWS_SECRET_ACCESS_KEY")]

@@ -30,6 +30,7 @@ from privacy_assets.metrics.base import Metric
 from privacy_assets.metrics.dcr import Dcr
 from privacy_assets.policy import Limit, Policy
 from privacy_assets.stats.estimates import Estimate, MetricResult, to_jsonable
+from privacy_assets.tables.table import Table
 from privacy_assets.version import ENGINE_VERSION
 
 VARIABLE = "GATE_STANDINS_SIGNING_KEY"
@@ -161,7 +162,9 @@ def chain(
     """Snapshot, one signed result and the attestation of ``frame`` (default: the table of this ``number``)."""
     pool = bool(setup.get("shared_subjects"))
     lock(gate, place, policy, setup)
-    snapshot, taken = gate.take_snapshot(rows(number) if frame is None else frame, place, INPUTS["train"])
+    given = rows(number) if frame is None else frame
+    table = Table.read(given) if len(given) else Table.read(rows(number)).take(slice(0))
+    snapshot, taken = gate.take_snapshot(table, place, INPUTS["train"])
     measured = result(high)
     score = gate.sign_result(measured, snapshot, policy.judge({"dcr": measured}).outcomes, pool)
     stated, sealed = gate.attest(snapshot, policy, {"dcr": score}, INPUTS, METRICS, setup)

@@ -40,6 +40,7 @@ from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import first_key, rotate_key
 from privacy_assets.gate.releases import hash_file
 from privacy_assets.gate.snapshot import read_snapshot
+from privacy_assets.tables.table import Table
 
 NUMBERS = [errno.ENOSPC, errno.EIO]
 # A file system with fast flushes, if there is one.
@@ -168,7 +169,7 @@ def test_a_disk_that_takes_a_part_of_what_is_written(scene: Scene) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("step", ["score", "attestation"])
 def test_nothing_is_signed_without_the_record_of_its_failure(deployment: Deployment, step: str) -> None:
-    taken = deployment.gate.take_snapshot(rows(1), PLACE, INPUTS["train"])[1]
+    taken = deployment.gate.take_snapshot(Table.read(rows(1)), PLACE, INPUTS["train"])[1]
     measured = result(FAILING)
 
     def judge(gate: Gate) -> object:
@@ -200,7 +201,7 @@ def test_nothing_is_signed_without_the_record_of_its_failure(deployment: Deploym
 
 def test_no_half_snapshot(deployment: Deployment) -> None:
     def take(gate: Gate) -> Any:
-        return read_snapshot(gate.take_snapshot(rows(2), PLACE, "t")[0])
+        return read_snapshot(gate.take_snapshot(Table.read(rows(2)), PLACE, "t")[0])
 
     for at in range(len(deployment.calls(take))):
         for works in (lambda gate, at=at: suppressed(take, gate, Failing(at, errno.ENOSPC)),

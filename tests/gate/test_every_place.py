@@ -41,6 +41,7 @@ from privacy_assets.gate.releases import POINTER, Release, read_published
 from privacy_assets.gate.statements import ReleaseTarget
 from privacy_assets.infra.files import names, read_regular
 from privacy_assets.infra.objects import Location
+from privacy_assets.tables.table import Table
 from tests.stores import new_bucket
 
 
@@ -315,10 +316,10 @@ def test_ids_are_in_the_order_of_publication_whatever_the_clock(gate: Gate, monk
 def test_attempts_are_counted_by_training_rows_and_place(local: Gate) -> None:
     assert [chain(local, number).stated.attempt for number in (1, 2, 1)] == [1, 2, 1]
     assert chain(local, frame=rows(2).iloc[::-1]).stated.attempt == 2  # the order of rows makes no new table
-    seen, _ = local.take_snapshot(rows(3), PLACE, INPUTS["train"])
+    seen, _ = local.take_snapshot(Table.read(rows(3)), PLACE, INPUTS["train"])
     local.sign_result(result(), seen, [])  # a score that was seen counts, even if it is never attested
     assert chain(local, 4).stated.attempt == 4
-    taken, _ = local.take_snapshot(rows(5), PLACE, "f" * 64)
+    taken, _ = local.take_snapshot(Table.read(rows(5)), PLACE, "f" * 64)
     assert local.attempts.attempt(taken) == 1
     assert local.attempts.attempt(replace(taken, place=ReleaseTarget("patients", "2024-01-01"))) == 1
     assert local.attempts.attempt(replace(taken, train=INPUTS["train"])) == 5
@@ -379,7 +380,7 @@ def test_a_damaged_memory_refuses_and_works_when_it_is_brought_back(gate: Gate) 
 
 
 def test_every_attempt_has_a_number_of_its_own(gate: Gate) -> None:
-    taken = [gate.take_snapshot(rows(number), PLACE, INPUTS["train"])[0] for number in range(6)]
+    taken = [gate.take_snapshot(Table.read(rows(number)), PLACE, INPUTS["train"])[0] for number in range(6)]
     with ThreadPoolExecutor(6) as pool:
         numbers = list(pool.map(gate.attempts.attempt, taken * 2))
     assert sorted(numbers[:6]) == [*range(1, 7)]
@@ -433,7 +434,10 @@ def test_of_partitions_judged_together_each_knows_of_all(local: Gate) -> None:
 
 
 def test_attempts_and_failures_are_those_of_one_partition_or_of_all(local: Gate) -> None:
-    days = [local.take_snapshot(rows(number), day, INPUTS["train"])[0] for number, day in ((1, MONDAY), (2, TUESDAY))]
+    days = [
+        local.take_snapshot(Table.read(rows(number)), day, INPUTS["train"])[0]
+        for number, day in ((1, MONDAY), (2, TUESDAY))
+    ]
     assert [local.attempts.attempt(one) for one in days] == [1, 1]
     assert [local.attempts.attempt(one, shared_subjects=True) for one in days] == [1, 2]
     assert chain(local, 3, place=MONDAY, high=FAILING).stated.verdict == "fail"

@@ -35,6 +35,7 @@ from privacy_assets.gate.keys import rotate_key
 from privacy_assets.gate.statements import ReleaseTarget, SignedRecord, Statement, seal, unseal
 from privacy_assets.policy import Limit, Policy
 from privacy_assets.stats.estimates import Estimate
+from privacy_assets.tables.table import Table
 
 
 def policy(**limit: Any) -> Policy:
@@ -45,7 +46,7 @@ def remember(gate: Gate, under: Policy = POLICY, place: ReleaseTarget = PLACE, *
     """Evaluate the small table under policy ``under``; return the fingerprint of its rows."""
     shown = {"value": 0.2, "low": 0.15, "high": 0.3, "n": 1000, "subjects": 1000, **estimate}
     measured = result(estimates=(Estimate("privacy_score", **shown),))
-    snapshot, _ = gate.take_snapshot(FRAME, place, "t")
+    snapshot, _ = gate.take_snapshot(Table.read(FRAME), place, "t")
     gate.sign_result(measured, snapshot, under.judge({"dcr": measured}).outcomes)
     return snapshot.content
 
@@ -79,7 +80,7 @@ def test_the_score_step_remembers_at_once_and_before_it_signs(gate: Gate, monkey
     def cut(statement: Statement, key: Any) -> SignedRecord:
         raise OSError("cut") if statement.kind == "result" else AssertionError(statement.kind)
 
-    snapshot, _ = gate.take_snapshot(FRAME, PLACE, "t")
+    snapshot, _ = gate.take_snapshot(Table.read(FRAME), PLACE, "t")
     measured = result(FAILING)
     with monkeypatch.context() as patched, pytest.raises(OSError, match="cut"):
         patched.setattr("privacy_assets.gate.gate.seal", cut)
@@ -130,7 +131,7 @@ OTHER: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
 @pytest.mark.parametrize("change", [*SAME, *OTHER])
 def test_the_same_rows_in_another_form_failed_too_and_others_did_not(gate: Gate, change: str) -> None:
     remember(gate)
-    snapshot, _ = gate.take_snapshot({**SAME, **OTHER}[change](FRAME), PLACE, "other split")
+    snapshot, _ = gate.take_snapshot(Table.read({**SAME, **OTHER}[change](FRAME)), PLACE, "other split")
     assert hit(gate, snapshot.content) is (change in SAME)
 
 

@@ -18,6 +18,7 @@ from privacy_assets.errors import ConfigError, PublicationRefused, StepError, re
 from privacy_assets.gate.deployment import DeploymentSettings
 from privacy_assets.gate.keys import rotate_key
 from privacy_assets.pipeline.values import store_value
+from privacy_assets.tables.table import Table
 
 NUMBERS = {errno.ENOSPC: "free space", errno.EDQUOT: "quota", errno.EROFS: "for writing"}
 
@@ -27,7 +28,7 @@ def steps(ready: Chain, root: Path) -> dict[str, Callable[[], object]]:
     gate, place = ready.gate, ready.place
     failed, shared = result(FAILING), root / "new"
     return {
-        "snapshot": lambda: gate.take_snapshot(rows(7), place, INPUTS["train"]),
+        "snapshot": lambda: gate.take_snapshot(Table.read(rows(7)), place, INPUTS["train"]),
         "score": lambda: gate.sign_result(failed, ready.snapshot, POLICY.judge({"dcr": failed}).outcomes),
         "attestation": lambda: (
             shutil.rmtree(root / "private" / "attempts"),

@@ -57,6 +57,7 @@ from privacy_assets.metrics.policies import policy_digest
 from privacy_assets.metrics.shadow_membership.metric import ShadowMembership
 from privacy_assets.policy import Limit, Policy
 from privacy_assets.stats.estimates import MetricResult
+from privacy_assets.tables.table import Table
 from privacy_assets.version import ENGINE_VERSION
 
 OTHER = ReleaseTarget("others")
@@ -157,7 +158,7 @@ FILTERS: dict[str, Any] = {"memorization": {"crowd": 5}}
 
 def test_a_filtered_table_is_attested_as_such(ready: Chain) -> None:
     filtered = {"filters": FILTERS, "inputs": {role: INPUTS[role] for role in ("train", "holdout")}}
-    snapshot, taken = ready.gate.take_snapshot(rows(2), PLACE, INPUTS["train"], filtered)
+    snapshot, taken = ready.gate.take_snapshot(Table.read(rows(2)), PLACE, INPUTS["train"], filtered)
     assert ready.gate.snapshot(taken, PLACE) == snapshot
     assert attested(ready, result(), snapshot=snapshot, setup={**SETUP, "filter": FILTERS}).setup["filter"] == FILTERS
 

@@ -28,6 +28,7 @@ from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import SigningKey, TrustedKeys, first_key, rotate_key
 from privacy_assets.gate.releases import TRUSTED_VARIABLE, read_published
 from privacy_assets.infra.markers import MARKER, write_marker
+from privacy_assets.tables.table import Table
 
 PASSWORD = b"a password"
 
@@ -104,7 +105,7 @@ def refuses_all(ready: Chain, root: Path, match: str, culprit: object, *, signs:
     before = tree(root)
     secrets = set().union(*(body(path) for path in (root / "private").glob("*.key") if path.is_file()))
     gate = open_gate(root)
-    acts = [lambda: small_sealed(gate), lambda: gate.take_snapshot(rows(5), PLACE, "t"), gate.key.check]
+    acts = [lambda: small_sealed(gate), lambda: gate.take_snapshot(Table.read(rows(5)), PLACE, "t"), gate.key.check]
     for act in [lambda: ready.publish(gate=gate), *([] if signs else acts)]:
         with at_most(20), pytest.raises(ConfigError, match=match) as caught:
             act()
@@ -384,7 +385,7 @@ def test_a_revoked_key_counts_no_more_in_a_process_that_goes_on(gate: Gate, tmp_
     for act in (lambda: read(gate), lambda: gate.roll_back(PLACE, release.id), lambda: release.opened(PLACE, keys)):
         with refused(NotTrusted):
             act()
-    for act in (left.publish, lambda: gate.take_snapshot(rows(2), PLACE, "t")):
+    for act in (left.publish, lambda: gate.take_snapshot(Table.read(rows(2)), PLACE, "t")):
         with pytest.raises(ConfigError, match="not among the trusted keys"):
             act()
     (tmp_path / "kept.pem").rename(file)

@@ -43,6 +43,7 @@ from privacy_assets.gate.keys import rotate_key
 from privacy_assets.gate.lock import PROPOSED, entries_of
 from privacy_assets.gate.statements import ReleaseTarget, SignedRecord, Statement, seal, unseal
 from privacy_assets.policy import Limit, Policy
+from privacy_assets.tables.table import Table
 from tests.stores import new_bucket
 
 DECLARED: dict[str, Any] = {
@@ -104,7 +105,7 @@ def proposed(gate: Gate) -> dict[str, Any]:
 
 def judged(gate: Gate, number: int, high: float = PASSING, place: ReleaseTarget = PLACE) -> str:
     """The verdict on one table, as the steps of a run come to it."""
-    snapshot, _ = gate.take_snapshot(rows(number), place, INPUTS["train"])
+    snapshot, _ = gate.take_snapshot(Table.read(rows(number)), place, INPUTS["train"])
     return gate.attest(snapshot, POLICY, signed(gate, snapshot, result(high)), INPUTS, METRICS, SETUP)[0].verdict
 
 
@@ -167,7 +168,7 @@ def test_another_policy_is_refused_by_every_step(gate: Gate, most: float) -> Non
 
 
 def test_attestation_and_publication_need_a_lock_before_the_first_verdict_as_well(gate: Gate) -> None:
-    snapshot, _ = gate.take_snapshot(rows(1), PLACE, INPUTS["train"])
+    snapshot, _ = gate.take_snapshot(Table.read(rows(1)), PLACE, INPUTS["train"])
     with refused(LockDiffers) as differs:
         gate.attest(snapshot, POLICY, signed(gate, snapshot), INPUTS, METRICS, SETUP)
     assert "policy: not set -> 'test'" in differs.value.differences
@@ -230,7 +231,7 @@ def test_each_content_has_one_verdict_over_all_partitions(gate: Gate) -> None:
 def test_a_failure_counts_once_it_is_scored(gate: Gate) -> None:
     """Otherwise a run that is never attested would not be counted."""
     start(gate)
-    snapshot, _ = gate.take_snapshot(rows(1), PLACE, INPUTS["train"])
+    snapshot, _ = gate.take_snapshot(Table.read(rows(1)), PLACE, INPUTS["train"])
     for high in (PASSING, FAILING, FAILING):
         gate.sign_result(result(high), snapshot, POLICY.judge({"dcr": result(high)}).outcomes)
     assert log(gate) == ["fail"]
@@ -318,7 +319,7 @@ def test_a_log_that_is_not_whole_is_refused(gate: Gate, change: Callable[[Path],
     judged(gate, 2), judged(gate, 3)
     folder = gate.private / "verdicts" / "patients"
     change(folder)
-    snapshot, _ = gate.take_snapshot(rows(9), PLACE, INPUTS["train"])
+    snapshot, _ = gate.take_snapshot(Table.read(rows(9)), PLACE, INPUTS["train"])
     for step in (
         lambda: start(gate),
         lambda: judged(gate, 4),
@@ -385,14 +386,14 @@ def test_an_older_verdict_is_refused(gate: Gate) -> None:
 
 
 def test_an_older_split_is_refused_and_the_same_one_is_not(gate: Gate) -> None:
-    first = gate.sign_split(PLACE, "train", "t", SETUP)
-    assert gate.sign_split(PLACE, "train", "t", SETUP) == first
-    gate.sign_split(PLACE, "holdout", "h", SETUP)
-    gate.sign_split(ReleaseTarget("patients", "monday"), "train", "m", SETUP)
-    gate.check_split(first, PLACE, "train", "t", SETUP)
-    gate.sign_split(PLACE, "train", "later", SETUP)
+    first = gate.sign_split(PLACE, "train", "t", "t file", SETUP)
+    assert gate.sign_split(PLACE, "train", "t", "t file", SETUP) == first
+    gate.sign_split(PLACE, "holdout", "h", "h file", SETUP)
+    gate.sign_split(ReleaseTarget("patients", "monday"), "train", "m", "m file", SETUP)
+    gate.check_split(first, PLACE, "train", "t file", SETUP)
+    gate.sign_split(PLACE, "train", "later", "later file", SETUP)
     with refused(OutOfDate, redo=("split", "prepare", "score", "attest")):
-        gate.check_split(first, PLACE, "train", "t", SETUP)
+        gate.check_split(first, PLACE, "train", "t file", SETUP)
 
 
 def test_a_statement_of_another_kind_is_no_verdict(gate: Gate) -> None:

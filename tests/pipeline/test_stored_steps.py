@@ -232,7 +232,7 @@ def test_a_step_that_is_run_again_mends_its_damaged_values(rows: Path, tmp_path:
     read = {"read": step(steps, "read")[0]}
     split, _ = step(steps, "split", read)
     folder = steps.folder / "split" / split["digest"]
-    victim = next(folder.rglob("*.parquet"))
+    victim = next(folder.rglob("table.bin"))
     for spoil in (lambda: victim.write_bytes(b"x"), victim.unlink, lambda: (folder / "more").touch()):
         spoil()
         with pytest.raises(Damaged):
@@ -282,7 +282,7 @@ def test_a_step_that_fails_leaves_no_draft(rows: Path, tmp_path: Path, monkeypat
     monkeypatch.setattr(stored_steps, "content_hash", lambda folder: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         step(steps, "read")
-    assert not [path for path in steps.folder.rglob("*") if path.suffix == ".parquet"]
+    assert not [path for path in steps.folder.rglob("*") if path.suffix == ".bin"]
 
 
 def test_values_of_other_partitions_go_as_well(rows: Path, tmp_path: Path) -> None:
@@ -340,7 +340,7 @@ def test_values_in_an_object_store(rows: Path, tmp_path: Path, bucket: ObjectPat
     steps = stored(spec(rows), tmp_path, base=bucket / "private/values", **places)
     found = through(steps)
     assert published(steps, found)
-    victim = steps.folder / "split" / found["split"]["digest"] / "train" / "table.parquet"
+    victim = steps.folder / "split" / found["split"]["digest"] / "train" / "table.bin"
     victim.put(b"other bytes")
     with pytest.raises(Damaged):
         step(steps, "sample", found)

@@ -17,6 +17,7 @@ from privacy_assets.pipeline import work
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.spec import TableSpec
 from privacy_assets.pipeline.work import TableRun
+from privacy_assets.tables.table import Table
 
 LIMIT = {"statistic": "dcr.member_excess_any", "at_most": 0.1, "bound": "significant", "min_subjects": 5}
 LENIENT = {
@@ -54,7 +55,7 @@ def test_the_steps_make_signed_values_up_to_the_release(run: TableRun) -> None:
     values = until_prepared(run)
     assert sum(len(values[role]) for role in run.table.roles) == 300
     assert all(len(values[role]) % 2 == 0 for role in run.table.roles), "both rows of a person are in one table"
-    assert set(work.checked_splits(run, run.real(values))) == set(run.table.roles)
+    assert set(run.check(run.real(values))) == set(run.table.roles)
 
     scored = work.score(run, "dcr", values)
     assert [one.limit.key for one in scored.shown.outcomes] == ["dcr.member_excess_any.significant"]
@@ -76,14 +77,14 @@ def test_rows_of_another_split_are_rejected(run: TableRun) -> None:
     train, holdout = values["train"], values["holdout"]
     for changed in (replace(train, seal=holdout.seal), replace(holdout, seal=train.seal)):
         with pytest.raises(PublicationRefused):
-            work.checked_splits(run, {"train": changed})
+            run.check({"train": changed})
 
 
 def test_scores_on_an_earlier_synthetic_table_are_not_attested(run: TableRun) -> None:
     values = until_prepared(run)
     values |= work.score(run, "dcr", values).values
-    rows = work.synthetic_rows(run, values["synthetic"]).iloc[1:]
-    _, sealed = run.gate.take_snapshot(rows, run.place, run.keyed_fingerprint(values["train"]))
+    rows = Table.of(work.synthetic_rows(run, values["synthetic"]), values["train"].schema, where="synthetic")
+    _, sealed = run.gate.take_snapshot(rows.take(slice(1, None)), run.place, run.keyed_fingerprint(values["train"]))
     with pytest.raises(OutOfDate) as caught:
         work.attest(run, "", values | {"synthetic": sealed})
     assert caught.value.redo == ("prepare",)
@@ -91,8 +92,7 @@ def test_scores_on_an_earlier_synthetic_table_are_not_attested(run: TableRun) ->
 
 def test_a_broken_limit_is_the_reason_and_is_not_published(run: TableRun) -> None:
     values = until_prepared(run)
-    train = work.synthetic_rows(run, values["synthetic"])
-    copy = values["train"].rows.frame()[train.columns]
+    copy = values["train"].without_subject()
     _, sealed = run.gate.take_snapshot(copy, run.place, run.keyed_fingerprint(values["train"]))
     values["synthetic"] = sealed
     values |= work.prepare(run, "", values).values

@@ -33,9 +33,8 @@ from privacy_assets.distances import embedder
 from privacy_assets.errors import InputError, StepError
 from privacy_assets.generators.user_code import CallableGenerator
 from privacy_assets.metrics.dcr import Dcr
+from privacy_assets.pipeline import work
 from privacy_assets.stats.estimates import MetricResult
-from privacy_assets.tables import private_table
-from privacy_assets.tables.private_table import PrivateTable
 from privacy_assets.tables.table import Table
 
 FUNCTIONS_APART = True
@@ -82,7 +81,7 @@ def quoting(argument: int = 0) -> Callable[..., Any]:
         given = args[argument]
         given = given[0] if isinstance(given, list) else given  # tables by role
         given = given.train if hasattr(given, "train") else given
-        given = given.frame() if isinstance(given, Table | PrivateTable) else given
+        given = given.frame() if isinstance(given, Table) else given
         frame = given.to_pandas() if isinstance(given, pa.Table) else given
         raise ValueError(frame.to_string() + row_of(frame)) from KeyError(row_of(frame))
 
@@ -100,7 +99,7 @@ def quoting_case(name: str, place: Any, function: str, argument: int, **settings
 
 quoting_case("metric", Dcr, "measure", 1)
 quoting_case("writer", pq, "write_table", 0)
-quoting_case("split", private_table, "split_table", 0)
+quoting_case("split", work, "split_rows", 0)
 quoting_case("fit", CallableGenerator, "_fit", 1)
 quoting_case("embedder", embedder, "train_embedder", 0, embedder=True, policy={**LENIENT, "embedder": {}})
 
@@ -171,7 +170,7 @@ def an_expectation_that_raises(world: World, monkeypatch: pytest.MonkeyPatch) ->
     return world.run()
 
 
-@case("ArrowInvalid at")
+@case("table.bin is missing, was changed, or was stored by another version")
 def damage_in_the_storage(world: World, _: pytest.MonkeyPatch) -> str:
     """One file after the other: each step gets the reason for the one it reads."""
     world.run()
@@ -185,7 +184,7 @@ def damage_in_the_storage(world: World, _: pytest.MonkeyPatch) -> str:
     for file in (world.place / "private").rglob("*.parquet"):
         file.write_bytes(file.read_bytes()[:-7] + b"1234567")
     assert "changed after it was" in world.run("evaluation_inputs")
-    train = world.stored("train", ".parquet")
+    train = world.stored("train", ".bin")
     train.write_bytes(train.read_bytes()[:-100])
     return world.run("generator")
 

@@ -6,6 +6,7 @@ import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,8 +17,9 @@ from privacy_assets.tables.column import row_ids
 from privacy_assets.tables.contract import infer_schema
 from privacy_assets.tables.encoding import EncodedTable, TabularEncoder
 from privacy_assets.tables.fingerprints import file_fingerprint, keyed_fingerprint
+from privacy_assets.tables.private_table import canonical_source
 from privacy_assets.tables.schema import ColumnSchema, TableSchema
-from privacy_assets.tables.splitting import assign_sides, split_table
+from privacy_assets.tables.splitting import split_rows
 from privacy_assets.tables.table import Table, joint
 from tests.tables import as_table
 
@@ -135,9 +137,15 @@ def people(n: int, start: int = 0) -> pd.DataFrame:
     return pd.DataFrame({"id": ids, "x": np.arange(len(ids)) % 7})
 
 
+def split(frame: pd.DataFrame, subject: str | None, key: bytes = KEY, **shares: Any) -> dict[str, pd.DataFrame]:
+    """Rows of each role, with their index."""
+    table = canonical_source(frame, subject, None)
+    return {role: frame.iloc[rows] for role, rows in split_rows(table, key, **shares).items()}
+
+
 def test_split_is_disjoint_complete_and_in_proportion() -> None:
     frame = people(4000)
-    parts = split_table(frame, "id", KEY)
+    parts = split(frame, "id")
     assert sorted(index for part in parts.values() for index in part.index) == list(frame.index)
     sides = [set(part["id"]) for part in parts.values()]
     assert sum(map(len, sides)) == len(set.union(*sides)) == 4000
@@ -149,7 +157,7 @@ def test_split_is_disjoint_complete_and_in_proportion() -> None:
 
 def test_split_is_sticky_across_refreshes_and_dtypes() -> None:
     def sides(frame: pd.DataFrame, key: bytes = KEY) -> dict[int, str]:
-        parts = split_table(frame, "id", key)
+        parts = split(frame, "id", key)
         return {int(person): name for name, part in parts.items() for person in part["id"].unique()}
 
     before = sides(people(500))
@@ -165,27 +173,29 @@ def test_split_is_sticky_across_refreshes_and_dtypes() -> None:
 @pytest.mark.parametrize("ids", [pd.Series(range(20)), pd.Series([str(i) for i in range(20)])])
 def test_sides_are_pinned(ids: pd.Series) -> None:
     """Another hash would move people between sides of tables that are already published."""
-    assert "".join(side[0] for side in assign_sides(ids, KEY)) == "tthttrhhthhrttthtrtt"
+    parts = split(pd.DataFrame({"id": ids, "x": 0}), "id")
+    sides = {row: role for role, part in parts.items() for row in part.index}
+    assert "".join(sides[row][0] for row in range(20)) == "tthttrhhthhrttthtrtt"
 
 
 def test_without_a_subject_equal_rows_stay_together_in_any_dtype() -> None:
     frame = pd.DataFrame({"a": np.arange(300) % 40, "b": np.arange(300) % 2})
-    parts = split_table(frame, None, KEY)
+    parts = split(frame, None)
     rows = [set(part.itertuples(index=False, name=None)) for part in parts.values()]
     assert sum(map(len, rows)) == len(set.union(*rows))
     with_missing = pd.concat([frame, pd.DataFrame({"a": [None], "b": [0]})], ignore_index=True)
-    again = split_table(with_missing, None, KEY)
+    again = split(with_missing, None)
     assert all(set(parts[name].index) == set(again[name].index) - {300} for name in parts)
 
 
 def test_split_errors_name_place_and_no_value() -> None:
     frame = people(50)
     with pytest.raises(InputError, match="column 'person': the subject column is missing"):
-        split_table(frame, "person", KEY)
+        split(frame, "person")
     with pytest.raises(InputError, match=r"column 'id', row 4: the subject is missing"):
-        split_table(frame.assign(id=frame["id"].where(frame.index != 4)), "id", KEY)
+        split(frame.assign(id=frame["id"].where(frame.index != 4)), "id")
     with pytest.raises(InputError, match="leave .* empty") as caught:
-        split_table(pd.DataFrame({"id": [SECRET]}), "id", KEY)
+        split(pd.DataFrame({"id": [SECRET], "x": [1]}), "id")
     assert SECRET not in str(caught.value)
     unnamed, zero = {"train": 0.5, "holdout": 0.3, "test": 0.2}, {"train": 1.0, "holdout": 0.0}
     for shares, told in (
@@ -195,7 +205,7 @@ def test_split_errors_name_place_and_no_value() -> None:
         (zero, "be positive, but that of holdout is not"),
     ):
         with pytest.raises(ConfigError, match=f"shares must {told}. For example: split: .train: 0.5, holdout: 0.3"):
-            split_table(frame, "id", KEY, shares)
+            split(frame, "id", shares=shares)
 
 
 # Encoding
