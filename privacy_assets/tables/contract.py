@@ -312,9 +312,9 @@ def _form_of(name: str, texts: Mapping[str, pd.Series], missing: Sequence[str], 
     read = infer_text(list(tables.values()), missing)
     if kind is not None:
         return _declared_form(read, kind)
-    if read.kind == "categorical" and not (read.note or read.doubt) and len(tables) > 1:
+    if read.kind == "categorical" and not read.note and len(tables) > 1:
         alone = {where: infer_text([table], missing) for where, table in tables.items()}
-        if all(form.kind != "categorical" or form.doubt for form in alone.values()):
+        if all(form.kind != "categorical" or (form.doubt and not read.doubt) for form in alone.values()):
             other, where, *_ = alone
             fix = "write the column in the same form in all tables, or declare it as categorical"
             problem = f"its numbers or dates have another form than in {other}"

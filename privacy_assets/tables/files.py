@@ -137,7 +137,6 @@ def _instead(missing: Path) -> str:
 
 
 _WIDE = {codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE}
-_NAME_ENCODING = "name its encoding (data: {read: {encoding: cp1252}}, on the command line --encoding cp1252)"
 _NO_HEADER = "give the file a first line with the names of the columns"
 _SIGNS = {";": "semicolons", "\t": "tabs", "|": "bars", ",": "commas"}
 csv.field_size_limit(1 << 28)  # characters
@@ -167,7 +166,7 @@ def guess_format(file: Path) -> CsvFormat:
 def csv_fault(stream: BinaryIO, where: str, sep: str = ",", encoding: str = "utf-8-sig") -> InputError | None:
     """Find the first line of ``stream`` with another encoding or another number of fields than the header."""
     stream.seek(0)
-    fault = _encoding_fault(stream, where, encoding) if encoding in ("utf-8-sig", "utf-8") else None
+    fault = _encoding_fault(stream, where, sep) if encoding in ("utf-8-sig", "utf-8") else None
     if fault is None:
         stream.seek(0)
         fault = _shape_fault(stream, where, sep, encoding)
@@ -175,21 +174,34 @@ def csv_fault(stream: BinaryIO, where: str, sep: str = ",", encoding: str = "utf
 
 
 def _separator_fault(names: Sequence[str], where: str, sep: str) -> InputError | None:
-    found = [sign for sign in _SIGNS if len(names) == 1 and sign in names[0] and sign != sep]
+    found = _other_separator(names, sep)
     if not found:
         return None
-    pasted = yaml_text({"read": {"sep": found[0]}})
-    fix = f"name the separator (data: {pasted}, on the command line --sep {shlex.quote(found[0])})"
-    return InputError(f"its columns are separated by {_SIGNS[found[0]]}", where=where, fix=fix)
+    return InputError(f"its columns are separated by {_SIGNS[found]}", where=where, fix=_read_fix(sep=found))
 
 
-def _encoding_fault(stream: BinaryIO, where: str, encoding: str) -> InputError | None:
-    start, fix = 0, _NAME_ENCODING
+def _other_separator(names: Sequence[str], sep: str) -> str:
+    """Return the separator of a header that ``sep`` does not separate, or ""."""
+    return next((sign for sign in _SIGNS if len(names) == 1 and sign in names[0] and sign != sep), "")
+
+
+def _read_fix(**settings: str) -> str:
+    """Return the advice to state how a CSV file is written."""
+    told = {name: value for name, value in settings.items() if value}
+    names = " and ".join({"sep": "separator", "encoding": "encoding"}[name] for name in told)
+    options = " ".join(f"--{name} {shlex.quote(value)}" for name, value in told.items())
+    return f"name the {names} (data: {yaml_text({'read': told})}, on the command line {options})"
+
+
+def _encoding_fault(stream: BinaryIO, where: str, sep: str) -> InputError | None:
+    start, other = 0, ""
     for number, line in enumerate(stream, start=1):
+        if number == 1:
+            other = _other_separator(line.decode("cp1252", errors="replace").split(sep), sep)
         try:
             line.decode()
         except UnicodeDecodeError as error:
-            at = start + error.start
+            at, fix = start + error.start, _read_fix(sep=other, encoding="cp1252")
             return InputError(f"line {number} is not UTF-8 text (byte {at} of the file)", where=where, fix=fix)
         start += len(line)
     return None
@@ -216,7 +228,7 @@ def _shape_fault(stream: BinaryIO, where: str, sep: str, encoding: str) -> Input
         if wanted and row < 0:
             return InputError("the table has 0 rows, at least 1 are needed", where=where, fix="add rows")
     except UnicodeError:
-        return InputError(f"it is not {encoding} text", where=where, fix=_NAME_ENCODING)
+        return InputError(f"it is not {encoding} text", where=where, fix=_read_fix(encoding="cp1252"))
     except csv.Error:
         fix = "close every quote, and double quotes within a quoted string"
         return InputError(f"the quotes of the record that begins in line {line} do not match", where=where, fix=fix)

@@ -12,7 +12,7 @@ from privacy_assets.errors import InputError
 from privacy_assets.infra.objects import ObjectPath
 from privacy_assets.tables.files import CsvFormat
 from privacy_assets.tables.names import renamed
-from privacy_assets.tables.reading import CSV, frame_of
+from privacy_assets.tables.reading import CSV, frame_of, plain_types
 from privacy_assets.tables.stored import StoredTable, open_table
 
 PATHS = (str, Path, ObjectPath)
@@ -37,7 +37,7 @@ def given_frame(table: object, *, where: str) -> pd.DataFrame:
             which may contain cell values.
     """
     if isinstance(table, pd.DataFrame):
-        return renamed(table, where)
+        return renamed(plain_types(table), where)
     fix = "give a dataframe (pandas, polars, DuckDB, Arrow ...) or the path of a .parquet or .csv file"
     try:
         arrow = _arrow(table)

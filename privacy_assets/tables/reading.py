@@ -173,4 +173,25 @@ def frame_of(table: pa.Table, where: str, kind: str = "parquet") -> pd.DataFrame
     except (pa.ArrowException, ValueError, OverflowError) as error:
         unreadable(kind, where, error).raise_without_context()
     stored = [name for name in frame.index.names if name is not None]
-    return frame.reset_index(level=stored) if stored else frame
+    return plain_types(frame.reset_index(level=stored) if stored else frame)
+
+
+def plain_types(frame: pd.DataFrame) -> pd.DataFrame:
+    """Convert Arrow columns, and categories of numbers or times, to the dtype of their values."""
+    changed = {}
+    for position, dtype in enumerate(frame.dtypes):
+        column = frame.iloc[:, position]
+        if isinstance(dtype, pd.ArrowDtype):
+            plain = frame_of(pa.table({"plain": pa.array(column)}), "table")["plain"]
+        elif isinstance(dtype, pd.CategoricalDtype) and not pd.api.types.is_string_dtype(dtype.categories):
+            codes, plain = column.cat.codes.to_numpy(), pd.Series(dtype.categories)
+            if (codes < 0).any() and pd.api.types.is_integer_dtype(plain):
+                plain = plain.convert_dtypes()  # pandas would read integers next to missing cells as floats
+            plain = plain.reindex(codes)
+        else:
+            continue
+        changed[position] = plain.set_axis(frame.index)
+    if not changed:
+        return frame
+    columns = [changed.get(position, frame.iloc[:, position]) for position in range(frame.shape[1])]
+    return pd.concat(columns, axis=1).set_axis(frame.columns, axis=1)

@@ -22,7 +22,10 @@ METRICS = ["dcr", "copies"]
 FAST, SLOW = 20, 120
 
 # Forms that are not yet read as labelled, with the reason. Remove a form when it is.
-OPEN: dict[str, str] = {}
+OPEN: dict[str, str] = {
+    "csv missing as NA everywhere": "NA stays a category, because it may be a country; equal categories count in"
+    " copies.partial_advantage",
+}
 
 
 def judged(given: dict[str, Any], **declared: Any) -> Report:
@@ -214,14 +217,7 @@ def test_a_table_without_zones_stops_and_its_zone_can_be_pasted(role: str, kind:
         assert found[name] == pytest.approx(expected[name])
 
 
-SPELT_OTHERWISE = {
-    "csv dates with points": "the first printed declaration is wrong for the table in the other form",
-    "csv decimal comma": "the first printed declaration is wrong for the table in the other form",
-}
-
-
-@pytest.mark.parametrize("form", [pytest.param(form, marks=pytest.mark.xfail(reason=why, strict=True))
-                                  for form, why in SPELT_OTHERWISE.items()])  # fmt: skip
+@pytest.mark.parametrize("form", ["csv dates with points", "csv decimal comma"])
 def test_text_of_two_spellings_stops_and_what_is_printed_leads_to_the_verdict(form: str, tmp_path: Path) -> None:
     check_two("csv", form, tmp_path)
 
