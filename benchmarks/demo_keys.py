@@ -32,8 +32,8 @@ from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.row_sources import source_table
 from privacy_assets.policy import Policy, Status
 from privacy_assets.stats.estimates import MetricResult
+from privacy_assets.tables.canonical import people_of
 from privacy_assets.tables.fingerprints import derive_key
-from privacy_assets.tables.private_table import people_of
 from privacy_assets.tables.splitting import split_rows
 from privacy_assets.tables.table import Table
 

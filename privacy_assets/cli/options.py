@@ -201,12 +201,10 @@ def parts(option: str, given: Sequence[str]) -> list[str]:
 
 def read_data(options: argparse.Namespace) -> tuple[Table, np.ndarray | None]:
     """Read --data. Return the table without the column --subject, and the subject code of each row or None."""
-    from privacy_assets.tables.private_table import canonical_source, people_of
-    from privacy_assets.tables.reading import read_table
+    from privacy_assets.tables.canonical import canonical_table, people_of
 
     declared = declared_columns(options)
-    frame = read_table(options.data, declared.read)
-    table = canonical_source(frame, options.subject, kinds(options.kind), declared, where=options.data)
+    table = canonical_table(options.data, options.subject, kinds(options.kind), declared, where=options.data)
     return table.without_subject(), people_of([table])
 
 

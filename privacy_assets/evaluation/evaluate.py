@@ -32,21 +32,18 @@ from privacy_assets.metrics.registry import METRICS, build_metric, default_metri
 from privacy_assets.policy import SHIPPED, Policy
 from privacy_assets.report.report import Report
 from privacy_assets.stats.estimates import MetricResult
+from privacy_assets.tables.canonical import real_tables, synthetic_table
 from privacy_assets.tables.column import Column
 from privacy_assets.tables.contract import (
     EACH_ROW,
-    REAL,
     REAL_ROLES,
     check_reading,
     joint_codes,
-    joint_schema,
-    take_subjects,
 )
 from privacy_assets.tables.conversion import column_of
 from privacy_assets.tables.declared import NOTHING, Declared
 from privacy_assets.tables.given import PATHS, load
-from privacy_assets.tables.names import as_named
-from privacy_assets.tables.roles import check_identifiers, check_known_categories, may_tell_people_apart, with_roles
+from privacy_assets.tables.roles import check_known_categories, may_tell_people_apart
 from privacy_assets.tables.schema import Frame, TableSchema, check_frame
 from privacy_assets.tables.table import Table, joint
 
@@ -266,41 +263,24 @@ def read_inputs(
         InputError: A table is invalid, or the holdout shares far more rows with train than expected by chance.
     """
     check_reading(subject, kinds)
-    subject, kinds = as_named(subject), as_named(kinds)
     if not isinstance(earlier_releases, list | tuple):
         raise InputError("expected a list of tables", where="earlier releases", fix="pass a list")
     given = {"train": train, "holdout": holdout, "reference": reference, "synthetic": synthetic}
-    frames = {role: load(table, role, declared.read) for role, table in given.items() if table is not None}
+    frames: dict[str, Frame] = {
+        role: load(table, role, declared.read) for role, table in given.items() if table is not None
+    }
     names = {role: _where(role, given[role]) for role in frames}
     for role, frame in frames.items():
         check_frame(frame, where=names[role])
-    declared.check([name for role in frames if role != "synthetic" for name in frames[role].columns])
     notes = _notes(frames, subject, declared, each_row)
-    frames = {
-        role: declared.without_dropped(frame, None if role == "synthetic" else subject)
-        for role, frame in frames.items()
-    }
-    subjects = take_subjects(frames, names, subject)
-    asked = schema is None
-    if schema is None:
-        schema, read = joint_schema(frames, names, kinds, declared)
-        notes = (*notes, *read)
-    tables = {
-        role: Table.of(frames.pop(role), schema, where=names[role], synthetic=role == "synthetic", external=True)
-        for role in list(frames)
-    }
-    if asked:
-        rows = [tables[role] for role in REAL_ROLES if role in tables]
-        people = np.concatenate(list(joint_codes(subjects).values())) if subjects else None
-        schema = with_roles(schema, rows, people, declared, kinds, where=REAL)
-    tables = {role: table.with_schema(schema) for role, table in tables.items()}
-    if asked:
-        check_identifiers(tables["synthetic"], declared.drop, where=names["synthetic"])
+    brought, where = frames.pop("synthetic"), names.pop("synthetic")
+    real, read = real_tables(frames, names, subject, kinds, declared, schema=schema)
+    made = synthetic_table(brought, real["train"].schema, subject, declared, where=where)
+    notes = (*notes, *read)
     for note in notes:
         progress(note)
-    real = {role: tables[role].with_subject(subjects.get(role)) for role in REAL_ROLES if role in tables}
     return build_inputs(
-        real, tables["synthetic"], earlier_releases=earlier_releases, notes=notes, where=names["holdout"], seed=seed,
+        real, made, earlier_releases=earlier_releases, notes=notes, where=names["holdout"], seed=seed,
         device=device, progress=progress,
     )  # fmt: skip
 

@@ -34,10 +34,10 @@ from privacy_assets.report.advice import wants_input
 from privacy_assets.report.text import aligned
 from privacy_assets.report.words import LABELS, clean, limit_symbol, number
 from privacy_assets.stats.estimates import Estimate, to_jsonable
+from privacy_assets.tables.canonical import canonical_table
 from privacy_assets.tables.column import row_ids
 from privacy_assets.tables.declared import NOTHING, Declared
-from privacy_assets.tables.given import PATHS, given_frame
-from privacy_assets.tables.private_table import canonical_source
+from privacy_assets.tables.given import PATHS
 from privacy_assets.tables.schema import Kind
 from privacy_assets.tables.splitting import DEFAULT_SHARES
 from privacy_assets.tables.table import Table
@@ -272,13 +272,9 @@ def _table(
         from privacy_assets.tables.demo import SUBJECT, load_patients
 
         where, subject, frame = _DEMO, SUBJECT, load_patients()
-    elif isinstance(rows, PATHS):
-        from privacy_assets.tables.reading import read_table
-
-        where, frame = str(rows), read_table(rows, declared.read)
     else:
-        where, frame = "rows", given_frame(rows, where="rows")
-    table = canonical_source(frame, subject, kinds, declared, where=where)
+        where, frame = str(rows) if isinstance(rows, PATHS) else "rows", rows
+    table = canonical_table(frame, subject, kinds, declared, where=where)
     return where, table.take(np.argsort(row_ids([table.columns], list(table.columns))[0], kind="stable"))
 
 

@@ -124,6 +124,13 @@ class Locks:
         self.check_not_stopped(table, content)
         return proposed
 
+    def columns(self, table: str) -> dict[str, str]:
+        """Return the contract of the columns in the lock of ``table``, or {} if it has no verdict or no contract yet.
+
+        Until the first verdict, each run makes a new contract.
+        """
+        return dict(self._entries(table).get("columns", {})) if records(self._log(table), _LOG) else {}
+
     def sign(self, table: str, entries: Mapping[str, Any], why: str = "") -> None:
         """Sign ``entries`` as the lock of ``table`` unless they are in force, and remove the proposal of them."""
         if self.difference(table, entries):

@@ -14,20 +14,19 @@ from pandas.api.types import is_bool_dtype
 from privacy_assets.errors import InputError, safe_repr
 from privacy_assets.pipeline.resolve import PARTITION_MARK, ResolvedTable, RowSource
 from privacy_assets.pipeline.spec import Data
+from privacy_assets.tables.canonical import canonical_table, real_tables, synthetic_table
 from privacy_assets.tables.column import Column
 from privacy_assets.tables.contract import EACH_ROW
 from privacy_assets.tables.files import CsvFormat
-from privacy_assets.tables.given import given_frame
-from privacy_assets.tables.private_table import canonical_source, external_splits
-from privacy_assets.tables.reading import CSV, read_table
-from privacy_assets.tables.roles import check_identifiers, check_known_categories, may_tell_people_apart
-from privacy_assets.tables.schema import TableSchema, check_not_published, yaml_text
+from privacy_assets.tables.given import given_frame, load
+from privacy_assets.tables.roles import check_known_categories, may_tell_people_apart
+from privacy_assets.tables.schema import Frame, TableSchema, yaml_text
 from privacy_assets.tables.table import Table
 
 Window = tuple[Any, Any]  # start and end of a time partition
 
 
-def read_source(row_source: RowSource, given: object, partition: str | None, form: CsvFormat = CSV) -> pd.DataFrame:
+def read_source(row_source: RowSource, given: object, partition: str | None, form: CsvFormat) -> Frame:
     """Read the rows of a source.
 
     Args:
@@ -42,7 +41,7 @@ def read_source(row_source: RowSource, given: object, partition: str | None, for
         from privacy_assets.tables.demo import load_patients
 
         return load_patients()
-    return read_table(partition_path(row_source.path, partition), form)
+    return load(partition_path(row_source.path, partition), form=form)
 
 
 def partition_path(template: str, partition: str | None) -> str:
@@ -105,18 +104,29 @@ def _key_of(value: object) -> str:
 
 
 def source_table(
-    resolved: ResolvedTable, given: pd.DataFrame | None, partition: str | None, window: Window | None
+    resolved: ResolvedTable,
+    given: pd.DataFrame | None,
+    partition: str | None,
+    window: Window | None,
+    locked: Mapping[str, str] | None = None,
 ) -> Table:
-    """Return the private table in canonical form. The schema is inferred before the partition is selected."""
+    """Return the private table in canonical form. The schema is inferred before the partition is selected.
+
+    ``locked`` is the contract of the columns in the lock of the table, see :func:`~.tables.contract.joint_schema`.
+    """
     row_source = resolved.row_sources["source"]
     frame, data = read_source(row_source, given, partition, resolved.declared.read), resolved.spec.data
     _check_people_known(frame, data, "source")
-    whole = canonical_source(frame, data.subject, data.kinds, resolved.declared)
+    whole = canonical_table(frame, data.subject, data.kinds, resolved.declared, locked=locked)
     return _of_partition(whole, resolved, "source", partition, window)
 
 
 def user_splits(
-    resolved: ResolvedTable, given: Mapping[str, pd.DataFrame], partition: str | None, window: Window | None
+    resolved: ResolvedTable,
+    given: Mapping[str, pd.DataFrame],
+    partition: str | None,
+    window: Window | None,
+    locked: Mapping[str, str] | None = None,
 ) -> dict[str, Table]:
     """Return the external train, holdout and reference in canonical form, with one schema."""
     form = resolved.declared.read
@@ -125,11 +135,12 @@ def user_splits(
     }
     data = resolved.spec.data
     _check_people_known(frames["train"], data, "train")
-    tables = external_splits(frames, data.subject, data.kinds, resolved.declared)
+    names = {role: role for role in frames}
+    tables, _ = real_tables(frames, names, data.subject, data.kinds, resolved.declared, locked=locked)
     return {role: _of_partition(table, resolved, role, partition, window) for role, table in tables.items()}
 
 
-def _check_people_known(frame: pd.DataFrame, data: Data, where: str) -> None:
+def _check_people_known(frame: Frame, data: Data, where: str) -> None:
     """Raise InputError if the settings do not state which rows belong to one person."""
     if data.subject is not None or data.each_row:
         return
@@ -169,10 +180,8 @@ def user_synthetic(
     Raises InputError if it does not fit the schema, or has categories that no table of ``real`` has.
     """
     row_source = resolved.row_sources["synthetic"]
-    rows = resolved.declared.without_dropped(read_source(row_source, given, partition, resolved.declared.read))
-    check_not_published(rows.columns, resolved.spec.data.subject, "synthetic")
-    table = Table.of(rows, schema, where="synthetic", synthetic=True, external=True)
-    check_identifiers(table, resolved.declared.drop, where="synthetic")
+    rows = read_source(row_source, given, partition, resolved.declared.read)
+    table = synthetic_table(rows, schema, resolved.spec.data.subject, resolved.declared)
     if real:
         check_known_categories(table, real, where="synthetic")
     column = None if PARTITION_MARK in row_source.path else resolved.spec.data.partition_column

@@ -18,8 +18,8 @@ from privacy_assets.infra.files import put_atomic
 from privacy_assets.infra.objects import Location, local_copy
 from privacy_assets.infra.progress import Progress, silent
 from privacy_assets.pipeline.resolve import ResolvedTable
+from privacy_assets.tables.canonical import people_of
 from privacy_assets.tables.fingerprints import file_fingerprint
-from privacy_assets.tables.private_table import people_of
 from privacy_assets.tables.table import Table
 from privacy_assets.version import ENGINE_VERSION
 

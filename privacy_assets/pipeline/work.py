@@ -208,8 +208,10 @@ class TableRun:
 
 def read(run: TableRun, name: str, values: Values) -> StepResult:
     """Read the private table in canonical form. It gets a signed record of the settings under which it was read."""
-    _ = run.gate  # checks the keys before the table is read
-    return run.sign({"source": source_table(run.table, run.given.get("source"), run.place.partition, run.window)})
+    locked = run.gate.locks.columns(run.place.table)  # checks the keys before the table is read
+    return run.sign(
+        {"source": source_table(run.table, run.given.get("source"), run.place.partition, run.window, locked)}
+    )
 
 
 def split(run: TableRun, name: str, values: Values) -> StepResult:
@@ -220,7 +222,8 @@ def split(run: TableRun, name: str, values: Values) -> StepResult:
     gate, table = run.gate, run.table  # checks the keys before any table is read
     gate.locks.check(run.place.table, table.policy, run.setup, new=True)
     if table.external:
-        parts = user_splits(table, run.given, run.place.partition, run.window)
+        locked = gate.locks.columns(run.place.table)
+        parts = user_splits(table, run.given, run.place.partition, run.window, locked)
     else:
         source = values["source"]
         run.check({"source": source})

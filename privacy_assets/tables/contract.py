@@ -23,7 +23,6 @@ from privacy_assets.tables.schema import (
     Kind,
     TableSchema,
     check_frame,
-    check_not_published,
     check_same_columns,
     check_subject,
     yaml_text,
@@ -78,23 +77,17 @@ def kind_and_format(declared: object, column: str) -> tuple[Kind, str | None]:
     return cast("Kind", name), form
 
 
-def take_subjects(frames: dict[str, Any], names: Mapping[str, str], subject: str | None) -> dict[str, Column]:
-    """Remove the subject column from the real frames, in place, and return it by role.
+def subject_columns(frames: Mapping[str, Frame], names: Mapping[str, str], subject: str | None) -> dict[str, Column]:
+    """Return the subject column of the real tables, by role; nothing without a subject.
 
-    Raises InputError if the column or a subject is missing, or if the synthetic table has the column. ``names`` are the
-    names of the tables in messages.
+    Raises InputError if the column or a subject is missing. ``names`` are the names of the tables in messages.
     """
     if subject is None:
         return {}
-    if "synthetic" in frames:
-        check_not_published(frames["synthetic"].columns, subject, names["synthetic"])
     ids = {}
-    for role in REAL_ROLES:
-        if role not in frames:
-            continue
-        check_subject(frames[role].columns, subject, names[role])
-        ids[role] = subject_column(frames[role][subject], names[role])
-        frames[role] = frames[role].drop(columns=[subject])
+    for role, frame in frames.items():
+        check_subject(frame.columns, subject, names[role])
+        ids[role] = subject_column(frame[subject], names[role])
     check_ids(ids, names)
     return ids
 
@@ -146,6 +139,7 @@ def joint_schema(
     names: Mapping[str, str],
     kinds: Mapping[str, Any] | None = None,
     declared: Declared = NOTHING,
+    locked: Mapping[str, str] | None = None,
 ) -> tuple[TableSchema, tuple[str, ...]]:
     """Infer one schema of the real tables, by role and without the subject.
 
@@ -154,10 +148,13 @@ def joint_schema(
     booleans if all their values in all tables have one form, see :mod:`.text`.
 
     Args:
-        frames: Real tables, train first. Other tables are ignored.
+        frames: Real tables, train first.
         names: Names of the tables in messages.
         kinds: Declared kinds, see :func:`kind_and_format`.
         declared: Declared missing values and time zone.
+        locked: Contract of the columns in the lock of the table, see :func:`contract_of`. It decides how text is read
+            that has several meanings: codes without a zero stay text, and days that may be months stay days. None:
+            there is none.
 
     Returns:
         The schema, and notes on how columns of text are read.
@@ -167,10 +164,9 @@ def joint_schema(
             text can be read in several ways.
         ConfigError: If a declaration names an unknown column or kind.
     """
-    real = {role: frame for role, frame in frames.items() if role in REAL_ROLES or len(frames) == 1}
-    found = columns_of(list(real.values()), [names[role] for role in real], kinds, declared)
+    found = columns_of(list(frames.values()), [names[role] for role in frames], kinds, declared, locked)
     if doubts := {column.name: read for column, read in found if read.doubt}:
-        raise _ambiguous(doubts, REAL if len(real) > 1 else names[next(iter(real))])
+        raise _ambiguous(doubts, REAL if len(frames) > 1 else names[next(iter(frames))])
     notes = tuple(f"{safe_repr(column.name)}: {read.note}." for column, read in found if read.note)
     return TableSchema(tuple(column for column, _ in found)), notes
 
@@ -180,6 +176,7 @@ def columns_of(
     names: Sequence[str],
     kinds: Mapping[str, Any] | None = None,
     declared: Declared = NOTHING,
+    locked: Mapping[str, str] | None = None,
 ) -> list[tuple[ColumnSchema, TextForm]]:
     """Return the schema of each column of some tables together, and how its text is read.
 
@@ -201,7 +198,8 @@ def columns_of(
         kind, form = stated.get(name, (None, None))
         markers = declared.missing.get(name, ())
         parts = {table: without_markers(frame[name], markers) for table, frame in zip(names, frames, strict=True)}
-        found.append(_column(name, parts, dtype_of(first, first[name]), kind, form, declared))
+        known = (locked or {}).get(name, "")
+        found.append(_column(name, parts, dtype_of(first, first[name]), kind, form, declared, known))
     return found
 
 
@@ -211,12 +209,12 @@ def contract_of(schema: TableSchema) -> dict[str, str]:
     Integers and other numbers are one kind, and precision is left out: larger, finer and missing values fit, and so do
     new categories.
     """
-    stated = {}
-    for column in schema.columns:
-        kind = "number" if column.kind in ("integer", "numeric") else column.kind
-        form = f", format {column.format}" if column.format else ""
-        stated[column.name] = f"{kind}{form}{', with a time zone' if column.zoned else ''}"
-    return stated
+    return {column.name: _stated(column.kind, column.format, column.zoned) for column in schema.columns}
+
+
+def _stated(kind: Kind, form: str, zoned: bool = False) -> str:
+    name = "number" if kind in ("integer", "numeric") else kind
+    return f"{name}{f', format {form}' if form else ''}{', with a time zone' if zoned else ''}"
 
 
 def infer_schema(
@@ -231,7 +229,13 @@ def infer_schema(
 
 
 def _column(
-    name: str, parts: Mapping[str, pd.Series], dtype: str, kind: Kind | None, form: str | None, declared: Declared
+    name: str,
+    parts: Mapping[str, pd.Series],
+    dtype: str,
+    kind: Kind | None,
+    form: str | None,
+    declared: Declared,
+    locked: str,
 ) -> tuple[ColumnSchema, TextForm]:
     """Return the schema of a column, and how its text is read.
 
@@ -242,6 +246,7 @@ def _column(
         kind: Declared kind. None: inferred.
         form: Declared format of text. None: inferred.
         declared: Declared missing values and time zone.
+        locked: What the lock of the table states about the column. "": nothing.
     """
     filled = {where: part for where, part in parts.items() if not part.isna().all()}
     if not filled and kind is None:
@@ -252,8 +257,10 @@ def _column(
     for where, part in texts.items():
         if is_object_dtype(part):
             _infer_object(part, where)  # raises for values of other types
-    if texts and kind != "categorical" and form is None:
+    locked_text = kind is None and locked == "categorical" and len(texts) == len(filled)
+    if texts and kind != "categorical" and form is None and not locked_text:
         read = _form_of(name, texts, declared.missing.get(name, ()), kind)
+        read = _as_locked(read, locked) if kind is None else read
     gaps = any(without_markers(part, MARKERS).isna().any() for part in parts.values())
     if read.doubt:
         return ColumnSchema(name, "categorical", False, dtype), _with_row(read, texts)
@@ -285,6 +292,15 @@ def _with_row(read: TextForm, texts: Mapping[str, pd.Series]) -> TextForm:
         rows = np.flatnonzero(unread(part, kind, form or ""))
         if len(rows):
             return replace(read, doubt=f"{read.doubt}, the first in row {rows[0]} of {where}")
+    return read
+
+
+def _as_locked(read: TextForm, locked: str) -> TextForm:
+    """Return the meaning of an ambiguous column that its lock states, or ``read`` if there is none."""
+    for choice in read.choices:
+        kind, form = kind_and_format(choice, "")
+        if read.kind != "categorical" and _stated(kind, form or "") == locked:
+            return TextForm(kind, form or "")
     return read
 
 

@@ -24,6 +24,8 @@ def load(table: Any, where: str = "table", form: CsvFormat = CSV) -> pd.DataFram
 
     See :func:`given_frame` and :func:`~.stored.open_table`.
     """
+    if isinstance(table, StoredTable):
+        return table
     return open_table(table, form) if isinstance(table, PATHS) else given_frame(table, where=where)
 
 

@@ -26,7 +26,7 @@ from privacy_assets.errors import ConfigError
 from privacy_assets.gate.releases import ReleaseStore
 from privacy_assets.gate.statements import ReleaseTarget
 from privacy_assets.generators.filters import as_filters
-from privacy_assets.tables.private_table import people_of
+from privacy_assets.tables.canonical import people_of
 from privacy_assets.tables.table import Table
 
 FILTER = {"name": "memorization", "settings": {"quantile": 0.2, "crowd": 3}}

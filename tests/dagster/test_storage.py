@@ -20,7 +20,7 @@ from privacy_assets.gate.keys import TrustedKeys, first_key
 from privacy_assets.gate.statements import SignedRecord, unseal
 from privacy_assets.infra.files import read_secret
 from privacy_assets.infra.markers import MARKER, mark_deployment
-from privacy_assets.tables.private_table import canonical_source
+from privacy_assets.tables.canonical import canonical_table
 from privacy_assets.tables.table import Table
 
 KEY = dg.AssetKey(["people", "train"])
@@ -37,7 +37,7 @@ def back(value: object, folder: Path, wanted: object = None) -> object:
 
 
 def test_a_private_table_comes_back_with_its_schema(tmp_path: Path) -> None:
-    table = replace(canonical_source(people(), "pid", {"age": "numeric"}), seal=b"signed")
+    table = replace(canonical_table(people(), "pid", {"age": "numeric"}), seal=b"signed")
     loaded = back(table, tmp_path, Table)
     assert isinstance(loaded, Table)
     assert (loaded.schema, loaded.subject, loaded.seal) == (table.schema, "pid", b"signed")

@@ -8,20 +8,20 @@ from standins import people
 
 from privacy_assets.dagster.checks import check_source, check_synthetic, exchangeability_result, expectation_result
 from privacy_assets.evaluation.exchangeability import Exchangeability
-from privacy_assets.tables.private_table import canonical_source
+from privacy_assets.tables.canonical import canonical_table
 
 
 def broken(frame: pd.DataFrame) -> set[tuple[str, str]]:
-    table = canonical_source(people(), "pid", None)
+    table = canonical_table(people(), "pid", None)
     return {(o.name, o.column) for o in check_synthetic(frame, [table.without_subject()]) if not o.passed}
 
 
 def canonical() -> pd.DataFrame:
-    return canonical_source(people(), "pid", None).without_subject().frame()
+    return canonical_table(people(), "pid", None).without_subject().frame()
 
 
 def test_the_training_rows_themselves_hold() -> None:
-    table = canonical_source(people(), "pid", None)
+    table = canonical_table(people(), "pid", None)
     outcomes = check_source(table.without_subject())
     assert all(outcome.passed for outcome in outcomes)
     assert broken(canonical()) == set()
@@ -54,7 +54,7 @@ def test_wrong_columns_and_types_are_found() -> None:
 def test_the_result_holds_no_private_value() -> None:
     frame = canonical()
     frame.loc[0, "region"] = "SECRET"
-    table = canonical_source(people(), "pid", None)
+    table = canonical_table(people(), "pid", None)
     result = expectation_result(check_synthetic(frame, [table.without_subject()]))
     assert not result.passed
     assert "SECRET" not in repr(result) and "north" not in repr(result)
@@ -65,7 +65,7 @@ def test_the_column_that_differs_is_named_in_the_metadata_only(monkeypatch: pyte
     found = Exchangeability(0.0005, columns, 10, 10)
     monkeypatch.setattr("privacy_assets.evaluation.exchangeability.exchangeability", lambda _: found)
     monkeypatch.setattr("privacy_assets.dagster.checks.build_inputs", lambda *_, **__: None)
-    table = canonical_source(people(), "pid", None)
+    table = canonical_table(people(), "pid", None)
     result = exchangeability_result({"train": table, "holdout": table}, 0)
     assert not result.passed and "income" not in str(result.description)
     assert [record.data["column"] for record in result.metadata["columns"].records] == ["income", "age"]

@@ -14,7 +14,7 @@ from privacy_assets import ReleaseResource
 from privacy_assets.gate.statements import ReleaseTarget
 from privacy_assets.generators import build_generator
 from privacy_assets.pipeline.training import checkpoint_folder, fitting_seed, trained_generator
-from privacy_assets.tables.private_table import canonical_source
+from privacy_assets.tables.canonical import canonical_table
 
 SMALL = {"name": "rvae", "settings": {"hidden_dims": [16], "latent": 4, "epochs": 4, "batch_size": 100}}
 
@@ -124,7 +124,7 @@ def test_rows_in_another_order_or_other_settings_are_another_training(tmp_path: 
             seen.append(checkpoint)
 
     settings: Any = SimpleNamespace(generator=Watched(), generator_label="watched")
-    train = canonical_source(people(50), "pid", None)
+    train = canonical_table(people(50), "pid", None)
     backwards = train.take(slice(None, None, -1))
     for latent, rows in (
         (4, train),

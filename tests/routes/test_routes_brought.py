@@ -20,7 +20,7 @@ from standins import LENIENT, independent, people
 from privacy_assets import read_published
 from privacy_assets.evaluation.evaluate import read_inputs
 from privacy_assets.pipeline.row_sources import select_partition
-from privacy_assets.tables.private_table import canonical_source
+from privacy_assets.tables.canonical import canonical_table
 
 MEMBER = {"policy": {**LENIENT, "limits": [{**limit, "at_most": 1.0} for limit in LENIENT["limits"]]}}
 DIGITS = 1e7  # digits of an income below this precision hold the hidden data
@@ -133,7 +133,7 @@ def test_route_37_the_precision_is_that_of_all_partitions(world: World) -> None:
     """A part of the source keeps the precision of the whole, even if its own rows happen to be coarse."""
     frame = people(100)
     coarse = frame.assign(income=frame["income"].where(frame["region"] == "south", 100.0))
-    whole = canonical_source(coarse, "pid", None)
+    whole = canonical_table(coarse, "pid", None)
     north = select_partition(whole.frame(), "region", "north", None, where="source")
     assert set(north["income"]) == {100.0}
     found = {column.name: column.precision for column in whole.schema.columns}

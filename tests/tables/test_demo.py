@@ -10,9 +10,9 @@ from privacy_assets.evaluation.evaluate import read_inputs
 from privacy_assets.generators import build_generator
 from privacy_assets.metrics.dcr import Dcr
 from privacy_assets.stats.estimates import Estimate
+from privacy_assets.tables.canonical import canonical_table
 from privacy_assets.tables.contract import infer_schema
 from privacy_assets.tables.demo import SUBJECT, load_patients
-from privacy_assets.tables.private_table import canonical_source
 from privacy_assets.tables.splitting import split_rows
 from privacy_assets.tables.table import Table
 
@@ -49,7 +49,7 @@ def test_the_file_holds_what_statsmodels_ships(patients: pd.DataFrame) -> None:
 def estimates(patients: pd.DataFrame, name: str, **settings: int) -> dict[str, Estimate]:
     """DCR statistics of a generator fitted to the demo's training side (40/40/20 by person)."""
     shares = {"train": 0.4, "holdout": 0.4, "reference": 0.2}
-    rows = split_rows(canonical_source(patients, SUBJECT, None), b"key0", shares)
+    rows = split_rows(canonical_table(patients, SUBJECT, None), b"key0", shares)
     parts = {role: patients.iloc[chosen] for role, chosen in rows.items()}
     schema = infer_schema(patients.drop(columns=SUBJECT))
     train = Table.of(parts["train"].drop(columns=SUBJECT), schema, where="train")

@@ -16,8 +16,8 @@ from privacy_assets import TableSpec, evaluate
 from privacy_assets.errors import InputError
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.row_sources import user_synthetic
+from privacy_assets.tables.canonical import canonical_table, real_tables
 from privacy_assets.tables.declared import Declared
-from privacy_assets.tables.private_table import canonical_source, external_splits
 from privacy_assets.tables.roles import certain_identifier
 
 EMAILS = [
@@ -100,6 +100,7 @@ def frame(seed: int, **planted: str) -> pd.DataFrame:
 
 
 BOTH = {"note": "call bob@x.org", "pay": "DE89 3704 0044 0532 0130 00"}
+NAMES = {"train": "train", "holdout": "holdout"}
 TOLD = (
     r"2 columns contain .*'note' \(e-mail addresses\), 'pay' \(bank account numbers\)\. "
     r"Fix: .*data: \{drop: \[note, pay\]\}.*--drop note,pay"
@@ -123,14 +124,14 @@ def test_one_cell_of_any_table_is_refused(role: str) -> None:
 
 def test_the_steps_of_a_table_refuse_it_as_well(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=TOLD) as caught:
-        canonical_source(frame(0, **BOTH), None, None)
+        canonical_table(frame(0, **BOTH), None, None)
     refused(caught)
     with pytest.raises(InputError, match=TOLD):
-        external_splits({"train": frame(0), "holdout": frame(1, **BOTH)}, None, None)
+        real_tables({"train": frame(0), "holdout": frame(1, **BOTH)}, NAMES)
     plan = ResolvedTable.of(
         TableSpec(name="t", data={"train": "t.csv", "holdout": "h.csv", "synthetic": str(tmp_path / "s.csv")})
     )
-    schema = external_splits({"train": frame(0), "holdout": frame(1)}, None, None)["train"].schema
+    schema = real_tables({"train": frame(0), "holdout": frame(1)}, NAMES)[0]["train"].schema
     frame(2, **BOTH).to_csv(tmp_path / "s.csv", index=False)
     with pytest.raises(InputError, match=f"synthetic: {TOLD}") as caught:
         user_synthetic(plan, None, schema, None, None)
@@ -140,7 +141,7 @@ def test_the_steps_of_a_table_refuse_it_as_well(tmp_path: Path) -> None:
 def test_the_line_to_paste_keeps_what_is_dropped_already_and_is_yaml() -> None:
     given = frame(0, note="bob@x.org").rename(columns={"note": "yes: no"})
     with pytest.raises(InputError, match=r"drop: \[x, 'yes: no'\]\}.*--drop 'x,yes: no'"):
-        canonical_source(given, None, None, Declared(drop=("x",)))
+        canonical_table(given, None, None, Declared(drop=("x",)))
 
 
 def test_what_is_declared_is_as_for_other_identifiers() -> None:
@@ -158,8 +159,8 @@ def test_what_is_declared_is_as_for_other_identifiers() -> None:
 def test_an_address_that_most_rows_share_and_one_among_many_values() -> None:
     given = pd.DataFrame({"note": ["info@x.org"] * 1900 + ["a"] * 100})
     with pytest.raises(InputError, match="e-mail addresses"):
-        canonical_source(given, None, None)
+        canonical_table(given, None, None)
     values = [f"c{number % 6000}" for number in range(60_000)]
     values[31_234] = "c7 bob@x.org"
     with pytest.raises(InputError, match="e-mail addresses"):
-        canonical_source(pd.DataFrame({"note": values}), None, None)
+        canonical_table(pd.DataFrame({"note": values}), None, None)

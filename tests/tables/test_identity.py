@@ -13,11 +13,11 @@ import pandas as pd
 import pytest
 
 from privacy_assets.errors import ConfigError, InputError
+from privacy_assets.tables.canonical import canonical_table
 from privacy_assets.tables.column import row_ids
 from privacy_assets.tables.contract import infer_schema
 from privacy_assets.tables.encoding import EncodedTable, TabularEncoder
 from privacy_assets.tables.fingerprints import file_fingerprint, keyed_fingerprint
-from privacy_assets.tables.private_table import canonical_source
 from privacy_assets.tables.schema import ColumnSchema, TableSchema
 from privacy_assets.tables.splitting import split_rows
 from privacy_assets.tables.table import Table, joint
@@ -139,7 +139,7 @@ def people(n: int, start: int = 0) -> pd.DataFrame:
 
 def split(frame: pd.DataFrame, subject: str | None, key: bytes = KEY, **shares: Any) -> dict[str, pd.DataFrame]:
     """Rows of each role, with their index."""
-    table = canonical_source(frame, subject, None)
+    table = canonical_table(frame, subject, None)
     return {role: frame.iloc[rows] for role, rows in split_rows(table, key, **shares).items()}
 
 

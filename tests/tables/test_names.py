@@ -22,10 +22,10 @@ from privacy_assets.pipeline.partitions import KeyPartitions
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.row_sources import select_partition
 from privacy_assets.pipeline.spec import TableSpec
+from privacy_assets.tables.canonical import canonical_table
 from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.given import given_frame, load
 from privacy_assets.tables.names import name_fault
-from privacy_assets.tables.private_table import canonical_source
 from privacy_assets.tables.reading import read_table
 
 COMPOSED, DECOMPOSED = "caf\u00e9", "cafe\u0301"
@@ -48,7 +48,7 @@ FINE = ["a", "Name, first", " a b ", "caf\u00e9", "\u540d\u524d", "\u0627\u0633\
 def test_a_name_with_a_character_that_cannot_be_seen_is_refused(name: str, tmp_path: Path) -> None:
     code = "U\\+[0-9A-F]{4,6}"
     with pytest.raises(InputError, match=f"the name of column 1 contains a character that readers cannot see .{code}"):
-        canonical_source(pd.DataFrame({"b": [1, 2], name: [1, 2]}), None, None)
+        canonical_table(pd.DataFrame({"b": [1, 2], name: [1, 2]}), None, None)
     pd.DataFrame({"b": [1, 2], name: [1, 2]}).to_parquet(tmp_path / "t.parquet")
     for read in (read_table, load):
         with pytest.raises(InputError, match=r"t\.parquet: the name of column 1 contains a character"):
@@ -119,4 +119,4 @@ def test_a_declared_name_matches_that_of_the_file_in_any_form(form: str) -> None
     found = Declared.of([name], {}, {f"{name}2": ["x"]})
     assert found.drop == ("pati\u00ebnt",) and list(found.allowed_values) == ["pati\u00ebnt2"]
     frame = pd.DataFrame({"pati\u00ebnt": range(40), "b": [1, 2] * 20})
-    assert canonical_source(frame, name, None).subject is not None
+    assert canonical_table(frame, name, None).subject is not None

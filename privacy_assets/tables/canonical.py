@@ -1,0 +1,102 @@
+"""Tables of a release in canonical form: the one way from frames and files to :class:`.table.Table`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, MutableMapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from privacy_assets.tables.column import stacked
+from privacy_assets.tables.contract import REAL, joint_schema, subject_columns
+from privacy_assets.tables.declared import NOTHING, Declared
+from privacy_assets.tables.given import load
+from privacy_assets.tables.names import as_named
+from privacy_assets.tables.roles import check_identifiers, with_roles
+from privacy_assets.tables.schema import Frame, TableSchema, check_frame, check_not_published
+from privacy_assets.tables.table import Table
+
+
+def people_of(tables: Iterable[Table]) -> np.ndarray | None:
+    """Return the int64 subject code of each row of the stacked tables, or None without subjects."""
+    ids = [table.subject_ids for table in tables if table.subject_ids is not None]
+    return pd.factorize(stacked(ids).cells)[0].astype(np.int64) if ids else None
+
+
+def canonical_table(
+    given: Any,
+    subject: str | None,
+    kinds: Mapping[str, Any] | None,
+    declared: Declared = NOTHING,
+    *,
+    where: str = "source",
+    locked: Mapping[str, str] | None = None,
+) -> Table:
+    """Convert one private table, see :func:`real_tables`. ``given`` is a path or a dataframe."""
+    frames: dict[str, Frame] = {"train": load(given, where, declared.read)}
+    return real_tables(frames, {"train": where}, subject, kinds, declared, locked=locked)[0]["train"]
+
+
+def real_tables(
+    frames: MutableMapping[str, Frame],
+    names: Mapping[str, str],
+    subject: str | None = None,
+    kinds: Mapping[str, Any] | None = None,
+    declared: Declared = NOTHING,
+    *,
+    locked: Mapping[str, str] | None = None,
+    schema: TableSchema | None = None,
+) -> tuple[dict[str, Table], tuple[str, ...]]:
+    """Convert the real tables of a release to canonical form, with one schema. Row order is kept.
+
+    Args:
+        frames: Train and, if they exist, holdout and reference, by role. It is emptied, so that frames that nothing
+            else uses are freed one by one.
+        names: Names of the tables in messages, by role.
+        subject: Column that identifies people. None: each row is a person.
+        kinds: Declared kinds, see :func:`.contract.kind_and_format`.
+        declared: Declarations about columns.
+        locked: Contract of the columns in the lock of the table, see :func:`.contract.joint_schema`.
+        schema: Schema without the subject. None: inferred from all tables together; open columns are then rejected,
+            see :func:`.roles.with_roles`.
+
+    Returns:
+        The tables by role, and notes on how columns of text are read.
+
+    Raises:
+        InputError: If a table cannot be used, the subject column or a subject is missing, or a column is open.
+        ConfigError: If a declaration names an unknown column or kind.
+    """
+    subject, kinds = as_named(subject), as_named(kinds)
+    for role, frame in frames.items():
+        check_frame(frame, where=names[role])
+    declared.check([name for frame in frames.values() for name in frame.columns])
+    ids = subject_columns(frames, names, subject)
+    for role, frame in frames.items():
+        frame = declared.without_dropped(frame, subject)
+        frames[role] = frame if subject is None else frame.drop(columns=[subject])
+    inferred, notes = (schema, ()) if schema else joint_schema(frames, names, kinds, declared, locked)
+    tables = {
+        role: Table.of(frames.pop(role), inferred, where=names[role], external=True).with_subject(ids.get(role))
+        for role in list(frames)
+    }
+    if schema is None:
+        rows, where = list(tables.values()), REAL if len(names) > 1 else next(iter(names.values()))
+        inferred = with_roles(inferred, rows, people_of(rows), declared, kinds, where=where)
+    return {role: table.with_schema(inferred) for role, table in tables.items()}, notes
+
+
+def synthetic_table(
+    frame: Frame, schema: TableSchema, subject: str | None, declared: Declared = NOTHING, *, where: str = "synthetic"
+) -> Table:
+    """Convert a synthetic table that the user brought, with the columns and precision of the real ones.
+
+    Raises:
+        InputError: If it does not fit the schema, or contains the subject column or direct identifiers.
+    """
+    frame = declared.without_dropped(frame)
+    check_not_published(frame.columns, as_named(subject), where)
+    table = Table.of(frame, schema, where=where, synthetic=True, external=True)
+    check_identifiers(table, declared.drop, where=where)
+    return table
