@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def add_inspect(commands: Commands) -> None:
     """Add the command to the command line."""
     command = commands.add("inspect", _inspect, "show how the columns of tables are read", __doc__)
-    command.option("files", "Parquet or CSV files, folders or globs", metavar="FILE", nargs="+")
+    command.option("files", "Parquet or CSV files, folders, globs, or - for standard input", metavar="FILE", nargs="+")
     command.option("--yaml", "print settings to paste", action="store_true")
 
 

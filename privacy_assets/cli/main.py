@@ -6,9 +6,10 @@ Exit status of ``evaluate``: 0 = the policy holds, 1 = it fails or is not assess
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,9 +69,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return BAD_INPUT
     options = _parser().parse_args(arguments)
     try:
-        _look_for_tables(options)
         quiet = getattr(options, "quiet", True)
-        with nullcontext(silent) if quiet else watched() as options.progress:
+        with _standard_input(options), nullcontext(silent) if quiet else watched() as options.progress:
+            _look_for_tables(options)
             status: int = options.run(options)
     except PrivacyAssetsError as error:
         shown = _offending(options, error) if getattr(options, "show_values", False) else ""
@@ -121,7 +122,7 @@ def _add_evaluate(commands: Commands) -> None:
     what = "measure a synthetic table and evaluate a policy on it"
     command = commands.parsers.add_parser("evaluate", help=what, description=f"{what.capitalize()}.", epilog=_EXIT)
     command.set_defaults(run=_evaluate)
-    trained = "rows the generator was trained on: a Parquet or CSV file, a folder or a glob"
+    trained = "rows the generator was trained on: a Parquet or CSV file, a folder, a glob, or - for standard input"
     command.option("--train", trained, required=True, metavar="FILE")
     command.option(
         "--holdout", "rows of the same population that the generator was not trained on", required=True, metavar="FILE"
@@ -160,9 +161,42 @@ def _add_demo(commands: Commands) -> None:
     command.option("--leak", "use a generator that memorises: publication is blocked", action="store_true")
 
 
+_TABLES = ("train", "holdout", "synthetic", "reference", "earlier_releases", "data", "files")
+_MAGIC = {b"PAR1": ".parquet", b"\x1f\x8b": ".csv.gz"}
+
+
+@contextmanager
+def _standard_input(options: argparse.Namespace) -> Iterator[None]:
+    """Store standard input, where it is given as a table (-), as a private file that ends with the command."""
+    from privacy_assets.infra.work import WorkFolder
+
+    given = {name: getattr(options, name, None) for name in _TABLES}
+    tables = {name: [value] if isinstance(value, str) else value for name, value in given.items()}
+    count = sum(list(paths).count("-") for paths in tables.values() if isinstance(paths, list))
+    if count > 1:
+        raise ConfigError("standard input (-) can be one table only. Fix: give the paths of the others.")
+    if not count:
+        yield
+        return
+    with WorkFolder() as folder:
+        file = folder / "standard input"
+        with file.open("wb") as out:
+            shutil.copyfileobj(sys.stdin.buffer, out)
+        with file.open("rb") as stream:
+            start = stream.read(4)
+        suffix = next((suffix for magic, suffix in _MAGIC.items() if start.startswith(magic)), ".csv")
+        path = str(file.rename(f"{file}{suffix}"))
+        for name, value in given.items():
+            if value == "-":
+                setattr(options, name, path)
+            elif isinstance(value, list):
+                setattr(options, name, [path if one == "-" else one for one in value])
+        yield
+
+
 def _look_for_tables(options: argparse.Namespace) -> None:
     """Raise InputError for a missing table, before loading the libraries that read it."""
-    for role in ("train", "holdout", "synthetic", "reference", "earlier_releases", "data"):
+    for role in _TABLES:
         given = getattr(options, role, None)
         for path in [given] if isinstance(given, str) else given or []:
             table_files(path)

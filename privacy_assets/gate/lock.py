@@ -114,10 +114,11 @@ class Locks:
         proposed = entries_of(policy, setup)
         lines, locked = self.difference(table, proposed), self._entries(table).get("columns")
         contract = locked if columns is None else columns
-        if contract and not lines:  # after other changes, the contract of the next run replaces the one in force
+        replaces = new and not records(self._log(table), _LOG)
+        if contract and (replaces or not lines):  # after other changes, the lock gets the contract of the next run
             proposed["columns"] = dict(contract)
             lines = self.difference(table, proposed) if locked else []
-        if lines and not (new and not records(self._log(table), _LOG)):
+        if lines and not replaces:
             put_atomic(self.file(table, PROPOSED), json.dumps(proposed, indent=2).encode())
             text = "\n  ".join([f"{table}: this run differs from the lock of the table (lock -> this run):", *lines])
             raise LockDiffers(text, table=table, differences=tuple(lines))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import io
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -432,3 +434,40 @@ def test_short_offsets_are_time_zones() -> None:
     times = pd.DataFrame({"at": [f"2020-01-{day:02d} 10:00:00+00 " for day in range(1, 29)]})
     assert infer_schema(times)["at"].zoned
     assert Table.read(times)["at"].objects()[0] == pd.Timestamp("2020-01-01 10:00")
+
+
+def test_nights_are_read_under_the_contract_in_the_lock(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A night whose codes have no zeros, or whose days may be months, has the kinds of the nights before."""
+    home, rng = tmp_path / "home", np.random.default_rng(5)
+
+    def night(seed: int, codes: list[str], last_day: int) -> pd.DataFrame:
+        days = [f"{rng.integers(1, last_day):02d}/{rng.integers(1, 13):02d}/2020" for _ in range(900)]
+        return people(900, seed).drop(columns="day").assign(zip=rng.choice(codes, 900), visit=days)
+
+    assert nightly(home, night(1, ["01067", "10115", "80331"], 29)) in (0, 1)
+    assert nightly(home, night(2, ["10115", "80331", "20095"], 13)) in (0, 1)
+    assert "days or" not in "".join(capsys.readouterr())
+    assert nightly(home, night(3, ["10115"], 29).assign(zip=np.arange(900) % 7 + 0.5)) in (0, 1)  # text in a CSV file
+    months_first = night(4, ["10115"], 29)
+    months_first["visit"] = months_first["visit"].str.replace(r"(\d\d)/(\d\d)", r"\2/\1", regex=True)
+    capsys.readouterr()
+    assert nightly(home, months_first) == 1
+    assert "%d/%m/%Y' -> 'datetime, format %m/%d/%Y'" in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet", "gz"])
+def test_a_table_on_standard_input(form: str, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    content = {
+        "csv": lambda frame: frame.to_csv(index=False).encode(),
+        "parquet": lambda frame: frame.to_parquet(),
+        "gz": lambda frame: gzip.compress(frame.to_csv(index=False).encode()),
+    }[form](COPIES)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+    TRAIN.to_parquet(tmp_path / "train.parquet")
+    HOLDOUT.to_parquet(tmp_path / "holdout.parquet")
+    asked = ["evaluate", "--train", str(tmp_path / "train.parquet"), "--holdout", str(tmp_path / "holdout.parquet")]
+    asked += ["--metrics", "dcr,copies", "--no-embedder", "--quiet", "--json", str(tmp_path / "report.json")]
+    assert main([*asked, "--synthetic", "-"]) == 1
+    assert json.loads((tmp_path / "report.json").read_text())["verdict"] == "fail"
+    assert main([*asked, "--synthetic", "-", "--reference", "-"]) == 2
+    assert "one table only" in capsys.readouterr().err
