@@ -274,10 +274,9 @@ def read_inputs(
         check_frame(frame, where=names[role])
     notes = _notes(frames, subject, declared, each_row)
     brought, where = frames.pop("synthetic"), names.pop("synthetic")
-    real, read = real_tables(frames, names, subject, kinds, declared, schema=schema)
+    real = real_tables(frames, names, subject, kinds, declared, schema=schema)
     made = synthetic_table(brought, real["train"].schema, subject, declared, where=where)
-    notes = (*notes, *read)
-    for note in notes:
+    for note in (*notes, *real["train"].notes):
         progress(note)
     return build_inputs(
         real, made, earlier_releases=earlier_releases, notes=notes, where=names["holdout"], seed=seed,
@@ -288,9 +287,9 @@ def read_inputs(
 def _notes(frames: Mapping[str, Frame], subject: str | None, declared: Declared, each_row: bool) -> tuple[str, ...]:
     """Return notes for the report on how the tables were read. They contain column names but no cell values."""
     found = []
-    if each_row:
-        found.append("Each row counts as one person, as declared.")
-    elif subject is None:
+    if each_row or subject is not None:
+        found.append(people_note(subject))
+    else:
         likely = [safe_repr(name) for name in may_tell_people_apart(frames["train"], declared.drop)]
         hint = f" {likely[0]} looks like one." if likely else ""
         found.append(
@@ -304,6 +303,13 @@ def _notes(frames: Mapping[str, Frame], subject: str | None, declared: Declared,
             " before publication."
         )
     return tuple(found)
+
+
+def people_note(subject: str | None) -> str:
+    """Return the note on who counts as a person, as declared: a column, or None if each row is another person."""
+    if subject is None:
+        return "Each row counts as one person, as declared."
+    return f"People are identified by the column {safe_repr(subject)}."
 
 
 def _where(role: str, table: TableLike | None) -> str:
@@ -327,7 +333,7 @@ def build_inputs(
         real: Train, holdout and, if there is one, reference.
         synthetic: Table to be published.
         earlier_releases: Earlier releases about the same subjects.
-        notes: Notes on how the tables were read, for the report.
+        notes: Notes for the report, before those of the tables.
         where: Name of the holdout in messages.
         seed: Seed of all random draws.
         device: torch device name.
@@ -354,7 +360,7 @@ def build_inputs(
         joint_codes(subjects),
         generated=generated,
         earlier_releases=stacked_releases(earlier_releases, schema) if earlier_releases else None,
-        notes=notes,
+        notes=(*notes, *real["train"].notes),
         seed=seed,
         device=device,
         progress=progress,

@@ -257,6 +257,7 @@ class EvaluationInputs:
             schema = TableSchema.from_json(facts["schema"])
             inputs = cls(schema, tables, subjects, generated, cast("Embedder | None", embedder), seal=seal)
             return inputs.same_tables(
+                notes=tuple(facts["notes"]),
                 encoder=TabularEncoder.from_json(facts["encoder"]),
                 row_ids={role: next(arrays) for role in tables},
                 _encoded={role: EncodedTable(next(arrays), next(arrays), next(arrays)) for role in tables},
@@ -269,6 +270,7 @@ class EvaluationInputs:
             "encoder": self.encoder.to_json(),
             "subjects": list(self.subjects),
             "embedder": None if self.embedder is None else self.embedder.fingerprint(),
+            "notes": list(self.notes),
         }
         arrays: list[np.ndarray] = []
         for part, tables in (("tables", self.tables), ("generated", self.generated)):

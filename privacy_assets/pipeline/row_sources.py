@@ -136,7 +136,7 @@ def user_splits(
     data = resolved.spec.data
     _check_people_known(frames["train"], data, "train")
     names = {role: role for role in frames}
-    tables, _ = real_tables(frames, names, data.subject, data.kinds, resolved.declared, locked=locked)
+    tables = real_tables(frames, names, data.subject, data.kinds, resolved.declared, locked=locked)
     return {role: _of_partition(table, resolved, role, partition, window) for role, table in tables.items()}
 
 

@@ -209,9 +209,10 @@ class TableRun:
 def read(run: TableRun, name: str, values: Values) -> StepResult:
     """Read the private table in canonical form. It gets a signed record of the settings under which it was read."""
     locked = run.gate.locks.columns(run.place.table)  # checks the keys before the table is read
-    return run.sign(
-        {"source": source_table(run.table, run.given.get("source"), run.place.partition, run.window, locked)}
-    )
+    source = source_table(run.table, run.given.get("source"), run.place.partition, run.window, locked)
+    for note in source.notes:
+        run.progress(note)
+    return run.sign({"source": source})
 
 
 def split(run: TableRun, name: str, values: Values) -> StepResult:

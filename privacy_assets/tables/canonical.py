@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, MutableMapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ def canonical_table(
 ) -> Table:
     """Convert one private table, see :func:`real_tables`. ``given`` is a path or a dataframe."""
     frames: dict[str, Frame] = {"train": load(given, where, declared.read)}
-    return real_tables(frames, {"train": where}, subject, kinds, declared, locked=locked)[0]["train"]
+    return real_tables(frames, {"train": where}, subject, kinds, declared, locked=locked)["train"]
 
 
 def real_tables(
@@ -47,7 +48,7 @@ def real_tables(
     *,
     locked: Mapping[str, str] | None = None,
     schema: TableSchema | None = None,
-) -> tuple[dict[str, Table], tuple[str, ...]]:
+) -> dict[str, Table]:
     """Convert the real tables of a release to canonical form, with one schema. Row order is kept.
 
     Args:
@@ -62,7 +63,7 @@ def real_tables(
             see :func:`.roles.with_roles`.
 
     Returns:
-        The tables by role, and notes on how columns of text are read.
+        The tables by role, with notes on how columns of text are read.
 
     Raises:
         InputError: If a table cannot be used, the subject column or a subject is missing, or a column is open.
@@ -84,7 +85,7 @@ def real_tables(
     if schema is None:
         rows, where = list(tables.values()), REAL if len(names) > 1 else next(iter(names.values()))
         inferred = with_roles(inferred, rows, people_of(rows), declared, kinds, where=where)
-    return {role: table.with_schema(inferred) for role, table in tables.items()}, notes
+    return {role: replace(table.with_schema(inferred), notes=notes) for role, table in tables.items()}
 
 
 def synthetic_table(

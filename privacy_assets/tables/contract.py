@@ -261,6 +261,8 @@ def _column(
     if texts and kind != "categorical" and form is None and not locked_text:
         read = _form_of(name, texts, declared.missing.get(name, ()), kind)
         read = _as_locked(read, locked) if kind is None else read
+    if kind == "categorical" and _has_distances(filled, texts, declared.missing.get(name, ())):
+        read = replace(read, note="a category, as declared: whether its numbers or dates are near is not measured")
     gaps = any(without_markers(part, MARKERS).isna().any() for part in parts.values())
     if read.doubt:
         return ColumnSchema(name, "categorical", False, dtype), _with_row(read, texts)
@@ -293,6 +295,14 @@ def _with_row(read: TextForm, texts: Mapping[str, pd.Series]) -> TextForm:
         if len(rows):
             return replace(read, doubt=f"{read.doubt}, the first in row {rows[0]} of {where}")
     return read
+
+
+def _has_distances(filled: Mapping[str, pd.Series], texts: Mapping[str, pd.Series], missing: Sequence[str]) -> bool:
+    """Return True if the values of a column are numbers or dates, or nearly all of them."""
+    if texts:
+        read = infer_text([texts_of(part) for part in texts.values()], missing)
+        return read.kind in ("integer", "numeric", "datetime") or bool(read.doubt)
+    return any(_kind_of(part, where) in ("integer", "numeric", "datetime") for where, part in filled.items())
 
 
 def _as_locked(read: TextForm, locked: str) -> TextForm:

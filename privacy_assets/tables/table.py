@@ -33,6 +33,7 @@ class Table:
         rows: Number of rows.
         subject: Name of the column that identifies subjects, as strings. None: there is none.
         seal: Signed record of the step that made a private table. Empty: not signed.
+        notes: Notes for the report on how a private table was read. They contain no cell.
     """
 
     schema: TableSchema
@@ -40,6 +41,7 @@ class Table:
     rows: int
     subject: str | None = None
     seal: bytes = field(default=b"", repr=False)
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -200,7 +202,8 @@ class Table:
     def to_arrays(self) -> tuple[dict[str, Any], list[np.ndarray]]:
         """Return JSON-compatible facts and the cells of each column. Inverse: :meth:`of_arrays`."""
         columns = [[column.name, column.kind, column.values] for column in self.columns.values()]
-        facts = {"schema": self.schema.to_json(), "subject": self.subject, "rows": self.rows, "columns": columns}
+        facts: dict[str, Any] = {"schema": self.schema.to_json(), "subject": self.subject, "rows": self.rows}
+        facts |= {"columns": columns, "notes": list(self.notes)}
         return facts, [column.cells for column in self.columns.values()]
 
     @classmethod
@@ -214,7 +217,8 @@ class Table:
             if coded and not -1 <= cells.min(initial=-1) <= cells.max(initial=-1) < len(values):
                 raise ValueError("a code has no value")
             columns[name] = Column(name, kind, cells, tuple(values) if coded else None)
-        return cls(TableSchema.from_json(facts["schema"]), columns, facts["rows"], facts["subject"])
+        schema, notes = TableSchema.from_json(facts["schema"]), tuple(facts["notes"])
+        return cls(schema, columns, facts["rows"], facts["subject"], notes=notes)
 
 
 def joint(tables: Mapping[str, Table]) -> dict[str, Table]:

@@ -131,7 +131,7 @@ def test_the_steps_of_a_table_refuse_it_as_well(tmp_path: Path) -> None:
     plan = ResolvedTable.of(
         TableSpec(name="t", data={"train": "t.csv", "holdout": "h.csv", "synthetic": str(tmp_path / "s.csv")})
     )
-    schema = real_tables({"train": frame(0), "holdout": frame(1)}, NAMES)[0]["train"].schema
+    schema = real_tables({"train": frame(0), "holdout": frame(1)}, NAMES)["train"].schema
     frame(2, **BOTH).to_csv(tmp_path / "s.csv", index=False)
     with pytest.raises(InputError, match=f"synthetic: {TOLD}") as caught:
         user_synthetic(plan, None, schema, None, None)
