@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -22,7 +23,7 @@ from privacy_assets.pipeline.redaction import redact, redact_thread_errors, supp
 from privacy_assets.pipeline.spec import TableSpec
 from privacy_assets.pipeline.steps import ATTEST, PUBLISH, Task, run_table, tasks, timed, upstream
 from privacy_assets.pipeline.stored import StoredRun
-from privacy_assets.pipeline.work import Attested
+from privacy_assets.pipeline.work import Attested, Prepared
 from privacy_assets.policy import Policy
 from privacy_assets.report.advice import first_remedy
 from privacy_assets.report.text import verdict_lines
@@ -189,6 +190,20 @@ class _GateOperator(BaseOperator):
         with timed(lambda seconds: say(f"step {name}: {'refused' if seconds is None else f'{seconds:.1f} s'}")):
             yield
 
+    def _contract(self, shown: Any, context: Context) -> tuple[str, ...]:
+        """Return a line on the contract of the columns of a release, and push its counts as XCom "contract".
+
+        Returns nothing for other values, or if great_expectations is not installed.
+        """
+        if not isinstance(shown, Prepared) or find_spec("great_expectations") is None:
+            return ()
+        from privacy_assets.pipeline.expectations import check_contract, summary
+
+        found = summary(check_contract(shown.rows.frame(), shown.real))
+        context["ti"].xcom_push(key="contract", value=found)
+        held = found["expectations"] - found["broken"]
+        return (f"contract of the columns: {held} of {found['expectations']} expectations hold",)
+
     def _judged(self, attested: Attested, reference: dict[str, Any], stored: StoredRun) -> _Done:
         """Return the result of a task that computed a verdict."""
         self.page = self.gated.deployment.page(stored.reports, stored.base)
@@ -260,7 +275,7 @@ class PrivacyStepOperator(_GateOperator):
             reference, result = stored.run_task(task, references, device)
         if isinstance(result.shown, Attested):
             return self._judged(result.shown, reference, stored)
-        return _Done(reference)
+        return _Done(reference, self._contract(result.shown, context))
 
     def _reference(self, task: Task, context: Context) -> Any:
         """Return the reference of an upstream task, which can be one of several mapped tasks."""
@@ -344,14 +359,16 @@ class PrivacyGateOperator(_GateOperator):
 
     def _work(self, stored: StoredRun, context: Context) -> _Done:
         stored.start()
-        done, synthetic = _Done({}), dict[str, Any]()
+        done, synthetic, contract = _Done({}), dict[str, Any](), tuple[str, ...]()
         try:
             for task, result in run_table(stored.run, self._device, self._step):
                 if "synthetic" in task.makes:
                     synthetic = dict(result.values)
+                contract = (*contract, *self._contract(result.shown, context))
                 if task.step.verb == ATTEST:
                     reference = stored.save(task, {**synthetic, **result.values})
                     done = self._judged(result.shown, {} if self.publish else reference, stored)
+                    done = replace(done, last_lines=(*contract, *done.last_lines))
                     if done.refusal is not None or not self.publish:
                         break
                 if task.step.verb == PUBLISH:

@@ -1,8 +1,6 @@
 """Privacy checks on the user's own assets, without the pipeline."""
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
@@ -26,139 +24,30 @@ from privacy_assets.evaluation.evaluate import (
 )
 from privacy_assets.evaluation.exchangeability import without_shift
 from privacy_assets.infra.progress import Lines
+from privacy_assets.pipeline.expectations import Expected, check_contract, summary
 from privacy_assets.pipeline.resolve import PolicyLike, resolve_columns, resolve_metrics
 from privacy_assets.pipeline.spec import Data
 from privacy_assets.pipeline.work import synthetic_rows
 from privacy_assets.policy import Limit
-from privacy_assets.tables.roles import allowed_values, bounds, natural_role
-from privacy_assets.tables.schema import TableSchema
 from privacy_assets.tables.table import Table
-
-_TYPES = {
-    "numeric": ["float64"],
-    "integer": ["Int64Dtype"],
-    "boolean": ["BooleanDtype"],
-    "datetime": ["datetime64[us]"],
-    "categorical": ["str"],
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """Outcome of an expectation, without row positions or values.
-
-    Attributes:
-        name: Name of the expectation.
-        column: Column, or "" for the whole table.
-        passed: Whether it holds.
-        unexpected: Number of rows that violate it.
-    """
-
-    name: str
-    column: str
-    passed: bool
-    unexpected: int
-
-
-def check_source(source: Table) -> list[Expected]:
-    """Check columns, types and nullability of a private table."""
-    return _run(source.frame(), [*_structure(source.schema), *_nullability(source.schema)])
-
-
-def check_synthetic(frame: pd.DataFrame, real: Sequence[Table]) -> list[Expected]:
-    """Check columns, types, nullability and allowed values of a synthetic table against the real tables.
-
-    :mod:`privacy_assets.tables.roles` defines the allowed values, as for the limit on
-    ``value_disclosure.foreign_cells``.
-    """
-    schema = real[0].schema
-    return _run(frame, [*_structure(schema), *_nullability(schema), *_values(schema, real)])
-
-
-def _structure(schema: TableSchema) -> list[tuple[str, dict[str, Any]]]:
-    columns = [("ExpectTableColumnsToMatchOrderedList", {"column_list": schema.names})]
-    types = [
-        ("ExpectColumnValuesToBeInTypeList", {"column": column.name, "type_list": _TYPES[column.kind]})
-        for column in schema.columns
-    ]
-    return [*columns, *types]
-
-
-def _nullability(schema: TableSchema) -> list[tuple[str, dict[str, Any]]]:
-    return [("ExpectColumnValuesToNotBeNull", {"column": c.name}) for c in schema.columns if not c.nullable]
-
-
-def _values(schema: TableSchema, tables: Sequence[Table]) -> list[tuple[str, dict[str, Any]]]:
-    wanted: list[tuple[str, dict[str, Any]]] = []
-    for column in schema.measured.columns:
-        real = [table[column.name] for table in tables]
-        if (column.role or natural_role(column, real)) == "closed":
-            values = allowed_values(column, real).objects()
-            wanted.append(("ExpectColumnValuesToBeInSet", {"column": column.name, "value_set": values}))
-        elif limits := bounds(real):
-            low, high = limits
-            if column.kind == "datetime":
-                low, high = (pd.Timestamp(limit, unit="us") for limit in limits)
-            between = {"column": column.name, "min_value": low, "max_value": high}
-            wanted.append(("ExpectColumnValuesToBeBetween", between))
-    return wanted
-
-
-def _run(frame: pd.DataFrame, wanted: Sequence[tuple[str, dict[str, Any]]]) -> list[Expected]:
-    import great_expectations as gx
-    from great_expectations.data_context.types.base import ProgressBarsConfig
-
-    # It logs expectations that it could not compute, including private values.
-    logging.getLogger("great_expectations").setLevel(logging.CRITICAL + 1)
-    context = gx.get_context(mode="ephemeral")
-    context.variables.progress_bars = ProgressBarsConfig(globally=False)
-    asset = context.data_sources.add_pandas("table").add_dataframe_asset("table")
-    batch = asset.add_batch_definition_whole_dataframe("whole").get_batch({"dataframe": frame})
-    suite = gx.ExpectationSuite("table", expectations=[getattr(gx.expectations, kind)(**kw) for kind, kw in wanted])
-    outcome = batch.validate(suite, result_format="BASIC")
-    return [_expected(result) for result in outcome.results]
-
-
-def _expected(result: Any) -> Expected:
-    config = result.expectation_config
-    counted = result.result.get("unexpected_count") if result.result else None
-    return Expected(config.type, str(config.kwargs.get("column", "")), bool(result.success), int(counted or 0))
-
 
 ALPHA = 0.001  # expected false alarms: one in a thousand splits
 
 
 def build_table_checks(table: DagsterTable) -> list[dg.AssetChecksDefinition]:
     """Build the checks of one table that are not part of its policy."""
-    made = [] if table.resolved.external else [_source_check(table)]
-    return [*made, _synthetic_check(table), _exchangeability_check(table)]
+    return [_contract_check(table), _exchangeability_check(table)]
 
 
-def _source_check(table: DagsterTable) -> dg.AssetChecksDefinition:
-    @dg.asset_check(
-        asset=table.key("source"),
-        name="schema",
-        metadata={CHECK: "schema"},
-        description="Columns, types and nullability are those that the pipeline works with.",
-        partitions_def=table.partitions_def,
-    )
-    @checked_step
-    def schema(context: dg.AssetCheckExecutionContext, source: Table) -> dg.AssetCheckResult:
-        place_of(context, table)
-        return expectation_result(check_source(source.without_subject()))
-
-    return schema
-
-
-def _synthetic_check(table: DagsterTable) -> dg.AssetChecksDefinition:
+def _contract_check(table: DagsterTable) -> dg.AssetChecksDefinition:
     def found(context: dg.AssetCheckExecutionContext, synthetic: Any, *tables: Table) -> dg.AssetCheckResult:
         made = Table.of(synthetic_rows(run_of(context, table), synthetic), tables[0].schema, where="synthetic")
-        return expectation_result(check_synthetic(made.frame(), [one.without_subject() for one in tables]))
+        return expectation_result(check_contract(made.frame(), [one.without_subject() for one in tables]))
 
     check = dg.asset_check(
         asset=table.key("synthetic"),
-        name="schema_and_values",
-        metadata={CHECK: "schema_and_values"},
+        name="contract",
+        metadata={CHECK: "contract"},
         additional_ins=asset_ins(table, table.resolved.roles),
         required_resource_keys={RELEASES},
         description="The synthetic table has the columns and types of train, and allowed values only.",
@@ -239,16 +128,14 @@ def exchangeability_result(tables: dict[str, Table], seed: int) -> dg.AssetCheck
 
 def expectation_result(outcomes: list[Expected]) -> dg.AssetCheckResult:
     """Combine expectations into one check result with names, verdicts and counts."""
-    broken = [outcome for outcome in outcomes if not outcome.passed]
-    records = [dg.TableRecord({"expectation": o.name, "column": o.column, "rows": o.unexpected}) for o in broken]
-    metadata: dict[str, Any] = {"expectations": len(outcomes), "broken": len(broken)}
-    if records:
-        metadata["broken expectations"] = dg.MetadataValue.table(records)
+    found = summary(outcomes)
+    if records := found.pop("broken expectations"):
+        found["broken expectations"] = dg.MetadataValue.table([dg.TableRecord(record) for record in records])
     return dg.AssetCheckResult(
-        passed=not broken,
+        passed=not found["broken"],
         severity=dg.AssetCheckSeverity.ERROR,
-        description=f"{len(outcomes) - len(broken)} of {len(outcomes)} expectations hold",
-        metadata=metadata,
+        description=f"{found['expectations'] - found['broken']} of {found['expectations']} expectations hold",
+        metadata=found,
     )
 
 

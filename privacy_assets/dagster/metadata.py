@@ -312,7 +312,7 @@ def events(
         case "prepare":
             inputs = values["evaluation_inputs"]
             rows = {f"{role} rows": len(part) for role, part in inputs.tables.items()}
-            yield _output("evaluation_inputs", inputs, {**rows, "sha256": shown.sha256})
+            yield _output("evaluation_inputs", inputs, {**rows, "sha256": shown.snapshot.sha256})
         case "score":
             metadata = {**score_metadata(shown.result, shown.outcomes), "seed": str(table.resolved.spec.run.seed)}
             yield _output(task.name, values[task.name], metadata)

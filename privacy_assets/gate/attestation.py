@@ -218,10 +218,13 @@ def check_earlier_releases(attestation: Attestation, fingerprint: str) -> None:
 
 
 def refusal(verdict: Verdict, remembered: Sequence[str] = (), remedy: str = "") -> PolicyNotMet | FailedBefore:
-    """Return the refusal of a verdict other than "pass". Its message has the first broken limits, without numbers."""
+    """Return the refusal of a verdict other than "pass". Its message has the first broken limits, without numbers.
+
+    Rows that failed before, and break no limit now, are refused for that: another run cannot change it.
+    """
     broken = sorted(verdict.broken, key=lambda outcome: outcome.status != "fail")
     lines = [f"{outcome.limit.key} ({outcome.status.replace('_', ' ')})" for outcome in broken]
-    if not lines:
+    if not broken or (remembered and broken[0].status != "fail"):
         return failed_before(remembered)
     more = [f"and {len(lines) - _TOLD} more"] if len(lines) > _TOLD else []
     counted, named = tally(verdict.outcomes), ", ".join([*lines[:_TOLD], *more])

@@ -7,7 +7,7 @@ intermediate values are rejected.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -76,6 +76,20 @@ class Synthetic(NamedTuple):
     snapshot: Snapshot
     sealed: SignedRecord
     metadata: Mapping[str, Any]
+
+
+class Prepared(NamedTuple):
+    """Tables that all scores use.
+
+    Attributes:
+        snapshot: Synthetic table in the private folder of the gate.
+        rows: Its rows.
+        real: Real tables, without subjects.
+    """
+
+    snapshot: Snapshot
+    rows: Table
+    real: Sequence[Table]
 
 
 class Scored(NamedTuple):
@@ -292,7 +306,8 @@ def prepare(run: TableRun, name: str, values: Values) -> StepResult:
         "snapshot": values["synthetic"].data.decode(),
     }
     seal = run.gate.sign_encoded(snapshot, run.split_setup, body)
-    return StepResult({"evaluation_inputs": inputs.same_tables(seal=seal.data)}, snapshot)
+    prepared = Prepared(snapshot, rows, [one.without_subject() for one in tables.values()])
+    return StepResult({"evaluation_inputs": inputs.same_tables(seal=seal.data)}, prepared)
 
 
 def checked_inputs(run: TableRun, inputs: EvaluationInputs) -> tuple[Mapping[str, Any], Snapshot]:

@@ -132,6 +132,7 @@ def test_a_table_that_holds_its_policy_is_published_and_read(ran: Ran) -> None:
         f"step {name}" for name in ("read", "split", "fit", "sample", "prepare", "dcr", "attest", "publish")
     ]
     assert any(line.startswith("PASS") for line in log)
+    assert any(line.startswith("contract of the columns: ") for line in log)
 
 
 @pytest.mark.slow
@@ -268,6 +269,11 @@ def test_a_task_group_publishes_what_the_other_doors_publish(
         read_published(grouped.place / "grouped/releases", "honest")
     )
     assert set(told["honest.split"]) == {"table", "partition", "step", "values", "digest"}
+    ((task, contract),) = grouped.ask(
+        "select task_id, value from xcom where dag_id = ? and key = ?", "grouped", "contract"
+    )
+    contract = json.loads(str(contract))
+    assert task == "honest.prepare" and contract["expectations"] > 5 and contract["broken"] == 0
 
     monkeypatch.setenv("PRIVACY_ASSETS_SECRET", SECRET)
     monkeypatch.chdir(tmp_path)

@@ -135,7 +135,7 @@ def test_route_12_automation_after_scores_that_never_ran_or_raised(served: Serve
     shutil.rmtree(served.root / "storage" / "turned" / "holdout")
     since = served.after_a_tick("gated")
     scored = served.launch("gated", "turned/synthetic", "turned/evaluation_inputs", "turned/dcr")
-    assert sorted(served.failures(scored)) == ["turned__prepare", "turned__synthetic_schema_and_values"]
+    assert sorted(served.failures(scored)) == ["turned__prepare", "turned__synthetic_contract"]
     refused(served, served.automated("gated", "turned/published", since), "turned", "another synthetic table")
     assert history(served, "turned") == [turned]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -47,7 +48,7 @@ from privacy_assets.errors import (
     StoreUnavailable,
     WrongTarget,
 )
-from privacy_assets.gate.attestation import Attestation
+from privacy_assets.gate.attestation import Attestation, refusal
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.snapshot import Snapshot
 from privacy_assets.gate.statements import ReleaseTarget, SignedRecord, Statement, seal
@@ -55,7 +56,7 @@ from privacy_assets.generators import build_generator
 from privacy_assets.metrics.dcr import Dcr
 from privacy_assets.metrics.policies import policy_digest
 from privacy_assets.metrics.shadow_membership.metric import ShadowMembership
-from privacy_assets.policy import Limit, Policy
+from privacy_assets.policy import Limit, LimitOutcome, Policy, Verdict
 from privacy_assets.stats.estimates import MetricResult
 from privacy_assets.tables.table import Table
 from privacy_assets.version import ENGINE_VERSION
@@ -385,6 +386,14 @@ def test_each_verification_refuses_and_the_previous_release_stays(
         ready.publish(**other)
     assert tree(ready.gate.releases) == before
     assert shown(ready.gate) == 1
+
+
+def test_rows_that_failed_before_are_refused_for_that_if_no_limit_fails_now() -> None:
+    undecided = LimitOutcome(Limit("dcr.privacy_score", at_most=0.1), "not_assessable", math.nan, "", None)
+    error = refusal(Verdict("fail", (undecided,)), ["dcr.identical_excess"])
+    assert isinstance(error, FailedBefore) and "failed before" in str(error)
+    failed = replace(undecided, status="fail")
+    assert isinstance(refusal(Verdict("fail", (failed,)), ["dcr.identical_excess"]), PolicyNotMet)
 
 
 def test_a_refusal_names_the_limits_that_broke(gate: Gate) -> None:

@@ -15,9 +15,9 @@ import pytest
 from drawing import independent, memorise, people
 
 from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource, build_privacy_assets, frozen_config
-from privacy_assets.dagster import checks as table_checks
 from privacy_assets.generators import _function_worker as worker
 from privacy_assets.generators.user_code import CallableGenerator
+from privacy_assets.pipeline import expectations
 from privacy_assets.pipeline.resolve import ROLES
 from privacy_assets.pipeline.spec import GROUPS, TableSpec
 
@@ -77,25 +77,25 @@ def run_functions_here(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CallableGenerator, "_watch", watch)
 
 
-_LOOKED_AT: dict[object, list[table_checks.Expected]] = {}
-_look = table_checks._run
+_LOOKED_AT: dict[object, list[expectations.Expected]] = {}
+_look = expectations._run
 
 
 def look_once(patch: pytest.MonkeyPatch) -> None:
     """Validate the same rows with the same Great Expectations suite only once per session from now on."""
 
-    def run(frame: pd.DataFrame, wanted: Sequence[tuple[str, dict[str, Any]]]) -> list[table_checks.Expected]:
+    def run(frame: pd.DataFrame, wanted: Sequence[tuple[str, dict[str, Any]]]) -> list[expectations.Expected]:
         key = (pd.util.hash_pandas_object(frame).to_numpy().tobytes(), repr(frame.dtypes.to_dict()), repr(wanted))
         if key not in _LOOKED_AT:
             _LOOKED_AT[key] = _look(frame, wanted)
         return list(_LOOKED_AT[key])
 
-    patch.setattr(table_checks, "_run", run)
+    patch.setattr(expectations, "_run", run)
 
 
 def look_anew(patch: pytest.MonkeyPatch) -> None:
     """Validate every table again."""
-    patch.setattr(table_checks, "_run", _look)
+    patch.setattr(expectations, "_run", _look)
 
 
 def slow(case: Any) -> Any:

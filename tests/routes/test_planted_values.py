@@ -153,7 +153,7 @@ def values_outside_the_set(world: World, _: pytest.MonkeyPatch) -> str:
     return world.run()
 
 
-@case("schema_and_values is red")
+@case("contract is red")
 def an_expectation_that_raises(world: World, monkeypatch: pytest.MonkeyPatch) -> str:
     from great_expectations.execution_engine import PandasExecutionEngine
 
@@ -191,11 +191,10 @@ def damage_in_the_storage(world: World, _: pytest.MonkeyPatch) -> str:
 
 @case("ValueError at")
 def a_check_that_raises(world: World, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(checks, "check_source", quoting())
-    monkeypatch.setattr(checks, "check_synthetic", quoting(1))
+    monkeypatch.setattr(checks, "check_contract", quoting(1))
     monkeypatch.setattr(checks, "exchangeability_result", lambda tables, _: quoting()(tables["train"]))
     told = world.run()
-    assert told.count("ValueError at") >= 3
+    assert told.count("ValueError at") >= 2
     return told
 
 

@@ -132,7 +132,7 @@ def test_the_first_run_names_both_columns_and_after_drop_it_publishes(world: Wor
     nothing_published(world, "claims")
     result = world.run(newcomer(world.root, drop=["claim_id", "note"]))
     assert result.success
-    assert checks(result)["synthetic", "schema_and_values"].passed
+    assert checks(result)["synthetic", "contract"].passed
     assert list(read_published(world.root / "releases", "claims").columns) == ["age", "amount", "region"]
 
 
@@ -155,7 +155,7 @@ def test_great_expectations_and_the_limit_see_the_same(world: World) -> None:
         own = {**VALUES, "subject": EACH, "drop": ["claim_id", "note"], "allowed_values": domains, **files}
         result = world.run(dg.Definitions.merge(table_of("east", **own), resources(world.root)))
         if domains:
-            assert checks(result)["synthetic", "schema_and_values"].passed
+            assert checks(result)["synthetic", "contract"].passed
             assert checks(result)["value_disclosure", "value_disclosure_foreign_cells"].passed
         else:
             assert "categories that no real table has" in reason(result, "east__sample")
