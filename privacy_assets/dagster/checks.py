@@ -22,7 +22,7 @@ from privacy_assets.evaluation.evaluate import (
     run_metrics,
     wants_embedder,
 )
-from privacy_assets.evaluation.exchangeability import without_shift
+from privacy_assets.evaluation.exchangeability import with_shift_note, without_shift
 from privacy_assets.infra.progress import Lines
 from privacy_assets.pipeline.expectations import Expected, check_contract, summary
 from privacy_assets.pipeline.resolve import PolicyLike, resolve_columns, resolve_metrics
@@ -36,7 +36,8 @@ ALPHA = 0.001  # expected false alarms: one in a thousand splits
 
 def build_table_checks(table: DagsterTable) -> list[dg.AssetChecksDefinition]:
     """Build the checks of one table that are not part of its policy."""
-    return [_contract_check(table), _exchangeability_check(table)]
+    # A split by key is exchangeable by construction.
+    return [_contract_check(table), *([_exchangeability_check(table)] if table.resolved.external else [])]
 
 
 def _contract_check(table: DagsterTable) -> dg.AssetChecksDefinition:
@@ -226,6 +227,7 @@ def build_privacy_checks(
                 progress=Lines(context.log.info),
             )  # fmt: skip
             check_categories(inputs)
+            inputs = with_shift_note(inputs)
             if tuned is not False:
                 inputs = attach_embedder(inputs, fit_embedder(inputs, **tuned))
             results = without_shift(inputs, chosen, run_metrics(inputs, chosen), in_force.limits)

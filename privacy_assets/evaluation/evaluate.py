@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from privacy_assets.errors import ConfigError, InputError, redact_foreign_errors, require, safe_repr
-from privacy_assets.evaluation.exchangeability import without_shift
+from privacy_assets.evaluation.exchangeability import with_shift_note, without_shift
 from privacy_assets.generators.registry import as_generator
 from privacy_assets.infra.devices import pick_device
 from privacy_assets.infra.objects import location
@@ -156,6 +156,7 @@ def evaluate(
             progress=report,
         )  # fmt: skip
         check_categories(inputs)
+        inputs = with_shift_note(inputs)
         known = inputs.subjects.get("train")
         if doubt := size_warning(in_force, len(inputs.train) if known is None else len(np.unique(known))):
             report(doubt)

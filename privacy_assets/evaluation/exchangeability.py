@@ -83,6 +83,31 @@ def exchangeability(inputs: EvaluationInputs, *, n_permutations: int = PERMUTATI
     return Exchangeability(band.p_value, columns, *subjects.counts)
 
 
+def with_shift_note(inputs: EvaluationInputs) -> EvaluationInputs:
+    """Return the inputs with a note that names the columns in which train and holdout differ, if they do.
+
+    Args:
+        inputs: Tables of the release, with tables that the user brought.
+    """
+    names = _differing(inputs)
+    if not names:
+        return inputs
+    note = (
+        f"Train and holdout differ in {', '.join(names)} (a simple model tells them apart with AUC {_auc(inputs):.2f})."
+        " Statistics that compare them measure this difference, too."
+    )
+    inputs.progress(note)
+    return inputs.same_tables(notes=(*inputs.notes, note))
+
+
+def _differing(inputs: EvaluationInputs) -> list[str]:
+    """Return the names of the columns in which train and holdout differ, for messages."""
+    found = exchangeability(inputs)
+    if found.p_value > DIFFERENT:
+        return []
+    return [safe_repr(str(one["column"])) for one in found.columns if float(one["p_value"]) <= DIFFERENT]
+
+
 def without_shift(
     inputs: EvaluationInputs,
     metrics: Mapping[str, Metric],
@@ -107,11 +132,10 @@ def without_shift(
     broken = [limit for limit in limits if limit.metric in metrics
               and not metrics[limit.metric].attacks_generator
               and judge_limit(limit, results.get(limit.metric), attempt).status == "fail"]  # fmt: skip
-    found = exchangeability(inputs) if broken else None
-    unseen = _with_people_of_train(inputs) if found is not None and found.p_value <= DIFFERENT else None
-    if found is None or unseen is None:
+    names = _differing(inputs) if broken else []
+    unseen = _with_people_of_train(inputs) if names else None
+    if unseen is None:
         return checked
-    names = [safe_repr(str(one["column"])) for one in found.columns if float(one["p_value"]) <= DIFFERENT]
     reason = (
         f"train and holdout differ in {', '.join(names)} (a simple model tells them apart with AUC"
         f" {_auc(inputs):.2f}), and people taken out of train break the limit as well"

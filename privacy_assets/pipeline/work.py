@@ -17,7 +17,7 @@ import pandas as pd
 
 from privacy_assets.errors import OutOfDate
 from privacy_assets.evaluation.evaluate import attach_embedder, build_inputs, run_metrics, sizes_of, stacked_releases
-from privacy_assets.evaluation.exchangeability import without_shift
+from privacy_assets.evaluation.exchangeability import with_shift_note, without_shift
 from privacy_assets.gate.attestation import Attestation, refusal
 from privacy_assets.gate.deployment import Deployment
 from privacy_assets.gate.gate import Gate
@@ -299,6 +299,7 @@ def prepare(run: TableRun, name: str, values: Values) -> StepResult:
     if embedder is not None:
         fingerprints["embedder"] = keyed(embedder.fingerprint())
     inputs = build_inputs(tables, rows, seed=run.table.spec.run.seed, device=run.device, progress=run.progress)
+    inputs = with_shift_note(inputs) if run.table.external else inputs
     inputs = inputs if embedder is None else attach_embedder(inputs, embedder)
     body = {
         "inputs": fingerprints,

@@ -128,7 +128,6 @@ def test_a_refused_table_says_why_with_what_is_broken_first(changing: Path, inst
 def test_an_honest_table_passes_every_check_and_is_published(honest: dg.ExecuteInProcessResult, place: Path) -> None:
     found = checks(honest)
     assert set(found) == {
-        ("holdout", "exchangeable_with_train"),
         ("synthetic", "contract"),
         ("dcr", "dcr_identical_excess_significant"),
         ("dcr", "dcr_member_excess_any_significant"),

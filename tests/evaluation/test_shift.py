@@ -48,6 +48,8 @@ SOME = [pytest.param(name, marks=[] if name == "cents" else pytest.mark.slow) fo
 def test_fresh_rows_never_fail_next_to_a_shifted_holdout(shift: str) -> None:
     report = judged(SHIFTS[shift](HOLDOUT), FRESH)
     assert report.verdict != "fail", statuses(report)
+    (note,) = [note for note in report.notes if note.startswith("Train and holdout differ in ")]
+    assert "AUC" in note
     reasons = [outcome.reason for outcome in report.policy_verdict.outcomes if outcome.status == "not_assessable"]
     for reason in reasons:
         assert "copies" not in reason
@@ -67,7 +69,8 @@ def test_copies_fail_next_to_a_shifted_holdout(shift: str, share: float) -> None
 
 
 def test_a_table_that_is_not_shifted_is_judged_as_before() -> None:
-    assert judged(HOLDOUT, FRESH).verdict == "pass"
+    report = judged(HOLDOUT, FRESH)
+    assert report.verdict == "pass" and not [note for note in report.notes if "differ" in note]
 
 
 def test_the_auc_is_a_half_for_equal_and_one_for_separate_tables() -> None:
