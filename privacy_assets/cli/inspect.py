@@ -104,4 +104,5 @@ def _yaml(
     text: str = yaml.safe_dump(
         {"data": {name: value for name, value in data.items() if value}}, sort_keys=False, allow_unicode=True
     )
-    return text.rstrip("\n")
+    who = "# subject: the column that identifies people, or {each_row: true} if each row is another person\n"
+    return who + text.rstrip("\n")

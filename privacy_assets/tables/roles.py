@@ -25,6 +25,7 @@ from privacy_assets.tables.conversion import column_of
 from privacy_assets.tables.declared import NOTHING, Declared
 from privacy_assets.tables.schema import ColumnSchema, Kind, Role, TableSchema, option_text, yaml_text
 from privacy_assets.tables.table import Table
+from privacy_assets.tables.text import as_texts, infer_text, is_text, parse_numbers, texts_of
 
 SHARE = 0.2  # minimum share of rows with the form of a phone or card number
 _CHECKED_VALUES, _LONGEST = 5000, 500  # maximum number of distinct values tested, and of characters of each
@@ -201,31 +202,49 @@ _KEY_TEXT = "integers that look like a key, not a measurement"
 
 def may_tell_people_apart(frame: Any, drop: Sequence[str]) -> list[str]:
     """Return columns that look like a subject identifier with several rows per subject.
-    Most of their rows share the value with another row. In addition, the name ends in "id", or the column is in
-    ``drop`` and each value occurs in few rows.
+
+    Most of their rows share the value with another row. In addition, the name ends in "id", or each value occurs in
+    few rows, and the column is in ``drop`` or has codes in all rows.
 
     Args:
         frame: Real table without subject column.
         drop: Dropped columns.
+
+    Returns:
+        The columns, first those that are named like an identifier or dropped.
     """
-    found = []
+    found, codes_only = [], []
     for name in frame.columns:
         called = name.lower().endswith("id")
-        if not called and name not in drop:
-            continue
         values = frame[name]
         if is_datetime64_any_dtype(values) or is_float_dtype(values) and (values % 1 > 0).any():
             continue
         try:
-            codes, _ = pd.factorize(values)
+            codes, different = pd.factorize(values)
         except TypeError:  # lists and mappings are not identifiers
             continue
-        codes = codes[codes >= 0]
+        whole, codes = bool((codes >= 0).all()), codes[codes >= 0]
         rows = np.bincount(codes)
         repeated = len(rows) >= _SOME and rows[rows > 1].sum() > _ALONE * len(codes)
-        if repeated and (called or _rarely_shared(codes, rows)):
+        if repeated and (called or (name in drop and _rarely_shared(codes, rows))):
             found.append(name)
-    return found
+        elif repeated and whole and _rarely_shared(codes, rows) and _are_codes(pd.Series(different), rows):
+            codes_only.append(name)
+    return [*found, *codes_only]
+
+
+def _are_codes(different: pd.Series, rows: np.ndarray) -> bool:
+    """Return True for integers that look like keys, and for strings without blanks of which each has a digit."""
+    if is_text(different):
+        texts = texts_of(different)[0]
+        read = infer_text([(texts, np.ones(len(texts), dtype=np.int64))])
+        if read.kind == "categorical" and not read.doubt:
+            return bool(pc.all(pc.match_substring_regex(texts, r"^[^\s@]*[0-9][^\s@]*$")).as_py())
+        if read.kind != "integer":
+            return False
+        different = parse_numbers(as_texts(different))
+    numbers = pd.to_numeric(different, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+    return not np.isnan(numbers).any() and bool((numbers == np.round(numbers)).all()) and _is_key(numbers, rows)
 
 
 def with_roles(

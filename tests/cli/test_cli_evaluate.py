@@ -148,7 +148,7 @@ def test_the_subject_of_a_synthetic_table_is_refused_or_dropped_and_told(visits:
     assert told in said and "Each row counts as one person" not in said
     data = json.loads(Path("found.json").read_text())
     assert data["tables"]["train"] == {"rows": 300, "columns": 1, "subjects": 100}
-    assert told in data["notes"][0] and Report.from_json(data).notes == tuple(data["notes"])
+    assert told in data["notes"][1] and Report.from_json(data).notes == tuple(data["notes"])
     assert "dropped and not evaluated" in Path("page.html").read_text()
 
 

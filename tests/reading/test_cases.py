@@ -471,3 +471,18 @@ def test_a_table_on_standard_input(form: str, tmp_path: Path, monkeypatch: Any, 
     assert json.loads((tmp_path / "report.json").read_text())["verdict"] == "fail"
     assert main([*asked, "--synthetic", "-", "--reference", "-"]) == 2
     assert "one table only" in capsys.readouterr().err
+
+
+def test_a_column_of_codes_may_identify_people_whatever_its_name(tmp_path: Path, capsys: Any) -> None:
+    rng = np.random.default_rng(3)
+    rows = np.repeat(np.arange(600), rng.integers(1, 7, 600))
+    claims = pd.DataFrame({
+        "Betrag": [f"{x:.2f}".replace(".", ",") for x in rng.gamma(2, 150, len(rows))], "Versicherter": 100_000 + rows,
+        "Besuch": (pd.Timestamp("2022-01-01") + pd.to_timedelta(rng.integers(0, 700, len(rows)), unit="D")).strftime(
+            "%d.%m.%Y"), "Alter": rng.integers(20, 90, len(rows)), "Fall": [f"F-{n // 2}" for n in range(len(rows))],
+    })  # fmt: skip
+    claims.to_csv(tmp_path / "claims.csv", index=False, sep=";")
+    main(["inspect", str(tmp_path / "claims.csv")])
+    assert "people may be identified by Versicherter, Fall" in capsys.readouterr().out
+    main(["inspect", str(tmp_path / "claims.csv"), "--yaml"])
+    assert yaml.safe_load(capsys.readouterr().out)["data"]["subject"] == "Versicherter"
