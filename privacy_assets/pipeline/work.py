@@ -16,7 +16,14 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from privacy_assets.errors import OutOfDate
-from privacy_assets.evaluation.evaluate import attach_embedder, build_inputs, run_metrics, sizes_of, stacked_releases
+from privacy_assets.evaluation.evaluate import (
+    attach_embedder,
+    build_inputs,
+    people_note,
+    run_metrics,
+    sizes_of,
+    stacked_releases,
+)
 from privacy_assets.evaluation.exchangeability import with_shift_note, without_shift
 from privacy_assets.gate.attestation import Attestation, refusal
 from privacy_assets.gate.deployment import Deployment
@@ -379,6 +386,7 @@ def attest(run: TableRun, name: str, values: Values) -> StepResult:
         fingerprints={"synthetic": signed["inputs"]["synthetic"]},
         generator={"name": table.generator_label or "unknown: an external table", **protection_of(snapshot)},
         remembered=tuple(stated.remembered),
+        notes=(people_note(table.spec.data.subject), *prepared.notes),
         signed={"date": stated.made_at, "key": stated.keyid, "sha256": stated.sha256},
     )
     return StepResult({"attestation": sealed, "privacy_report": report}, Attested(stated, sealed, report))

@@ -121,7 +121,7 @@ class World:
         for run in self.instance.get_runs():
             logs = self.instance.all_logs(run.run_id)
             found[f"run {run.job_name} {run.run_id}"] = str(run) + "\n".join(f"{e.to_json()}\n{e}" for e in logs)
-        own = re.compile(r"storage/.*(table\.bin|/model-.*)$|private/|rows/")
+        own = re.compile(r"storage/.*(table\.(bin|parquet)|/model-.*)$|private/|rows/")
         for file in self.place.rglob("*"):
             name = file.relative_to(self.place).as_posix()
             if file.is_file() and not own.match(name):
