@@ -110,7 +110,7 @@ class FolderError(OSError, ConfigError):
     It is an OSError, so that handlers of failed reads and writes catch it.
 
     Args:
-        number: Number of the system error.
+        number: The ``errno`` of the failed system call, or None.
         problem: Event and path, without a final period.
         fix: Imperative without a final period.
     """

@@ -60,7 +60,11 @@ class Limit:
         pattern=r"^[^.]*\.[^.]*$",
         description="limited statistic",
     )
-    at_most: float | None = Field(default=None, title=_NUMBER, description="maximum of a risk")
+    at_most: float | None = Field(
+        default=None,
+        title=_NUMBER,
+        description="largest tolerated value, for statistics of which higher values are riskier",
+    )
     at_least: float | None = Field(default=None, title=_NUMBER, description="minimum of a protection score")
     bound: Bound = Field(default="conservative", description="number compared with the limit")
     min_subjects: int = Field(default=30, ge=1, description="minimum number of subjects")
@@ -187,7 +191,7 @@ class Verdict:
 
     @property
     def broken(self) -> tuple[LimitOutcome, ...]:
-        """Outcomes that did not pass."""
+        """Outcomes of limits that failed or could not be assessed."""
         return tuple(outcome for outcome in self.outcomes if not outcome.passed)
 
 

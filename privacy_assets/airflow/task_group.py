@@ -84,7 +84,7 @@ def privacy_gate(
                 operator = PrivacyPublishOperator(**own, attested_by=attest.task_id, outlets=outlets)
             else:
                 own |= {"step": verb, "task_ids": {one: _ids(found) for one, found in before.items()}}
-                own["doc_md"] = _DOCS[verb]
+                own["doc_md"] = _DOCS.get(verb, "")
                 if task.step.one_each:
                     mapped = PrivacyStepOperator.partial(**own, map_index_template="{{ task.metric }}")
                     operator = mapped.expand(metric=[one.name for one in (task, *others)])

@@ -100,7 +100,7 @@ def _check(options: argparse.Namespace) -> None:
     if options.seed < 0 or options.people < 3:
         raise ConfigError("--seed must be at least 0, and --people at least 3.")
     if options.overfit is None and (options.generator or options.set):
-        raise ConfigError("--generator and --set require --overfit.")
+        raise ConfigError("--generator and --set can be used only with --overfit. Fix: add --overfit, or remove them.")
     if options.overfit is not None and (options.fractions or options.noise):
         raise ConfigError("--overfit cannot be combined with --fractions or --noise, because it leaks no rows.")
     if options.out.exists() and not options.out.is_dir():

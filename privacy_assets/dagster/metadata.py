@@ -64,7 +64,9 @@ def lineage(names: list[str], *upstream: dg.AssetKey) -> dg.TableColumnLineage:
 
 
 def table_metadata(table: Table, fingerprint: str, upstream: dg.AssetKey | None = None) -> dict[str, Any]:
-    """Return rows, subjects, columns, column lineage and keyed fingerprint of a private table."""
+    """Return the metadata of a private table: number of rows and subjects, column schema, keyed fingerprint and, if
+    ``upstream`` is given, column lineage.
+    """
     schema, subject, ids = table.schema, table.subject, table.subject_ids
     metadata: dict[str, Any] = {
         "dagster/row_count": len(table),
@@ -78,7 +80,9 @@ def table_metadata(table: Table, fingerprint: str, upstream: dg.AssetKey | None 
 
 
 def synthetic_metadata(frame: pd.DataFrame, sha256: str, *upstream: dg.AssetKey) -> dict[str, Any]:
-    """Return rows, hash, columns (with the types of the file) and lineage of a synthetic or published table."""
+    """Return row count, SHA-256, column schema (with the dtypes in the file) and lineage of a synthetic or published
+    table.
+    """
     columns = [
         dg.TableColumn(
             name, str(frame[name].dtype), constraints=dg.TableColumnConstraints(nullable=bool(frame[name].isna().any()))
@@ -199,7 +203,9 @@ def _recourses(advised: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def picture(outcome: LimitOutcome) -> dg.MetadataValue[Any]:
-    """Return a plot of interval and limit, or the reason as text if the plot is too long for the UI."""
+    """Return Markdown with a plot of the interval and the limit, or the outcome's reason as text if the Markdown has
+    1,000 or more characters.
+    """
     from privacy_assets.report.svg import interval_markdown
 
     markdown = interval_markdown(outcome)

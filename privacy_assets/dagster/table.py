@@ -28,7 +28,7 @@ AssetLike = str | dg.AssetKey | dg.AssetsDefinition | dg.AssetSpec
 
 @dataclass(frozen=True)
 class AssetSource(RowSource):
-    """Rows of an asset of the user.
+    """Row source that reads a user's Dagster asset.
 
     Attributes:
         key: Key of the asset.

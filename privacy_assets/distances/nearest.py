@@ -263,7 +263,7 @@ def _comparable(queries: EncodedTable, points: EncodedTable, exclude_self: bool 
         if len(bad):
             raise InputError("a coordinate is missing or infinite", where=name, row=int(bad[0]), fix="encode the table")
     if not np.array_equal(queries.sizes, points.sizes):
-        raise InputError("neighbours need two tables of one encoder", fix="encode both tables alike")
+        raise InputError("queries and points have different encodings", fix="encode both tables with the same encoder")
 
 
 def _expand(

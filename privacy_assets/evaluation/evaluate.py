@@ -244,15 +244,16 @@ def read_inputs(
         train: Rows that the generator was trained on.
         holdout: Real rows that the generator has not seen.
         synthetic: Table to be published.
-        reference: Further unseen real rows. None: there are none.
+        reference: Additional real rows that the generator has not seen. None: no reference.
         subject: Column that identifies subjects; present in every real table and absent from the synthetic one.
             None: each row is one subject.
-        kinds: Kinds of columns that override the inferred ones.
-        declared: Columns to drop and columns with generated values.
-        each_row: The user states that each row is another person.
+        kinds: Column kinds by name; they override the inferred kinds.
+        declared: Column declarations of the owner, see :class:`.Declared`.
+        each_row: True: the user declares that every row belongs to a different subject.
         schema: Schema without the subject. None: inferred from all real rows together; open columns are then
             rejected, see :mod:`privacy_assets.tables.roles`.
-        earlier_releases: Earlier releases about the same subjects. Only columns present in all of them are kept.
+        earlier_releases: Earlier releases about the same subjects. Columns that are absent or cannot be converted in
+            any of them are ignored.
         seed: Seed of all random draws.
         device: torch device name.
         progress: Receives progress messages.
@@ -261,7 +262,8 @@ def read_inputs(
         The inputs of the metrics.
 
     Raises:
-        InputError: A table is invalid, or the holdout shares far more rows with train than expected by chance.
+        InputError: A table is invalid, a column is open, the holdout shares far more rows with train than expected by
+            chance, or the earlier releases have no comparable column.
     """
     check_reading(subject, kinds)
     if not isinstance(earlier_releases, list | tuple):

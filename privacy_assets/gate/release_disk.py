@@ -124,7 +124,10 @@ def _locked(folder: Path) -> Iterator[Folder]:
 
 
 def _current(folder: Path) -> str:
-    """Return the id that the pointer names, or "" without a pointer. Raise PublicationRefused if it is invalid."""
+    """Return the release id stored in the pointer file, or "" if there is no pointer file.
+
+    Raise Damaged if its content is not a valid id.
+    """
     try:
         return pointed(*pointer(folder))
     except FileNotFoundError:

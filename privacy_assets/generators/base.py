@@ -224,7 +224,11 @@ class FittedGenerator(ABC):
         return self._checked(self._sample(rows, seed), rows)
 
     def _checked(self, table: Table, rows: int) -> Table:
-        """Return ``table`` rounded to the columns' precision; InputError unless it has ``rows`` rows of the schema."""
+        """Convert to the schema, round to the columns' precision, and move numbers of closed columns to the nearest
+        allowed value.
+
+        Raise InputError unless the table has ``rows`` rows.
+        """
         table = table.as_synthetic(self.schema, where=self.where)
         if len(table) != rows:
             problem = "the number of rows differs from the requested one"

@@ -48,7 +48,7 @@ class LibraryColumns:
     0.001. Missing numbers are 0.
 
     Attributes:
-        base: Cell of each constant column, shape (F,).
+        base: First non-missing cell of each column (NaN if none), shape (F,). The output of constant columns equals it.
         parts: Position in the schema and part, int64 of shape (C, 2). The part is NUMBER, CODE (of a category) or
             MISSING (1 if missing, otherwise 0; for numbers with missing values).
         scales: Size, center, deviation, low and high of each number, shape (F, 5). Size is the largest absolute value;

@@ -33,7 +33,10 @@ _REPEATED = 10  # maximum number of subjects of a repeated row
 
 
 class _Held(NamedTuple):
-    """Rows by subject and cell: one entry for each pair, all arrays (n,). A cell contains all equal rows."""
+    """One entry per subject and group of identical rows; all arrays have shape (n,).
+
+    ``whose``: subject; ``hits``, ``real``: numbers of synthetic and real rows in the group.
+    """
 
     whose: np.ndarray
     hits: np.ndarray  # synthetic rows of the cell

@@ -233,7 +233,11 @@ def _table_entry(name: str, rows: Rows) -> Entry:
 
 
 def filter_entry(generator: Mapping[str, Any] | None, results: Mapping[str, MetricResult]) -> Entry | None:
-    """Return filters, dropped rows, and a chart of statistics before and after; None without a filter."""
+    """Return the filter names, the numbers of drawn and dropped rows, and a chart of statistics before and after
+    filtering.
+
+    None if no filter was used.
+    """
     stated = (generator or {}).get("filter")
     if not isinstance(stated, Mapping):
         return None

@@ -333,7 +333,10 @@ def _time_dtype(schema: ColumnSchema, filled: Mapping[str, pd.Series], texts: Co
 
 
 def _form_of(name: str, texts: Mapping[str, pd.Series], missing: Sequence[str], kind: Kind | None) -> TextForm:
-    """Return how a column of text is read. Raise InputError if tables have different forms."""
+    """Infer the form of a text column from all tables together.
+
+    Raise InputError if every table alone contains numbers or dates, but no single form fits all of them.
+    """
     tables = {where: texts_of(part) for where, part in texts.items()}
     read = infer_text(list(tables.values()), missing)
     if kind is not None:
@@ -341,7 +344,12 @@ def _form_of(name: str, texts: Mapping[str, pd.Series], missing: Sequence[str], 
     if read.kind == "categorical" and not read.note and len(tables) > 1:
         alone = {where: infer_text([table], missing) for where, table in tables.items()}
         if all(form.kind != "categorical" or (form.doubt and not read.doubt) for form in alone.values()):
-            other, where, *_ = alone
+            other, *others = alone
+            form = alone[other]
+            where = next(
+                (one for one in others if (alone[one].kind, alone[one].format) != (form.kind, form.format)), ""
+            )
+            where = where or others[0]
             fix = "write the column in the same form in all tables, or declare it as categorical"
             problem = f"its numbers or dates have another form than in {other}"
             raise InputError(problem, where=where, column=name, fix=fix)

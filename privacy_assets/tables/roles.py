@@ -263,11 +263,13 @@ def with_roles(
         tables: Real tables.
         people: Subject of each row of the stacked tables, shape (n,). None: each row is a subject.
         declared: Declarations by the user.
-        kinds: Declared kinds. A number with a declared kind is a measure, never an open column.
+        kinds: Declared kinds by column. A numeric column with a declared kind is treated as a measurement and is never
+            open.
         where: Name of the tables in messages.
 
     Raises:
-        InputError: If columns are open. The message names each with its reason and the possible fixes.
+        InputError: If a column is open and its values are not all declared as allowed values. The message gives column,
+            reason and possible fixes.
     """
     columns, reasons = [], {}
     for column in schema.columns:

@@ -1,4 +1,4 @@
-"""Attribute inference: prediction of unknown columns of a person from the synthetic rows (Giomi et al., Gretel)."""
+"""Attribute inference: predict unknown attributes of a person from the synthetic rows (Giomi et al., Gretel)."""
 
 from __future__ import annotations
 
