@@ -385,7 +385,7 @@ def test_readme_quotes_what_was_measured() -> None:
     rows = [[cell.strip() for cell in line.split("|")] for line in page.splitlines() if line.startswith("| ")]
     cpu = {name: seconds for _, name, seconds, *_ in rows}
     cold, warm, peer = (cpu[name] for name in ("`evaluate`, cold", "`evaluate`, warm", "anonymeter's four attacks"))
-    quoted = f"{cold} CPU seconds the first time on a machine and {warm} from then on, where anonymeter's four attacks"
+    quoted = f"{cold} CPU seconds the first time on a machine and {warm} afterwards; anonymeter's four attacks"
     assert f"{quoted} alone take {peer}" in " ".join(README.read_text().split())
 
 
