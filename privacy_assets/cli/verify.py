@@ -134,7 +134,7 @@ def _is_shipped(stated: Attestation) -> bool:
 
 def _is_named(stated: Attestation) -> bool:
     """Return True if the policy has the name of a shipped policy. Limits of another engine are not compared."""
-    return stated.policy_then().name in SHIPPED
+    return stated.attested_policy().name in SHIPPED
 
 
 def _of_engine(stated: Attestation) -> str:

@@ -136,7 +136,7 @@ def _check_keys(resolved: ResolvedTable, where: str) -> None:
 
 def _mapping(assets: Any, where: str) -> list[tuple[str, Any]]:
     if not isinstance(assets, Mapping | None):
-        raise ConfigError(f"{where}: assets must map source, train, holdout ... to your own assets.")
+        raise ConfigError(f"{where}: assets is not a mapping. Fix: map source, train, holdout ... to your assets.")
     return list((assets or {}).items())
 
 

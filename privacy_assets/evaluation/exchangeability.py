@@ -97,7 +97,7 @@ def with_shift_note(inputs: EvaluationInputs) -> EvaluationInputs:
         " Statistics that compare them measure this difference, too."
     )
     inputs.progress(note)
-    return inputs.same_tables(notes=(*inputs.notes, note))
+    return inputs.with_settings(notes=(*inputs.notes, note))
 
 
 def _differing(inputs: EvaluationInputs) -> list[str]:

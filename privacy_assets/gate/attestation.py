@@ -81,7 +81,7 @@ class Attestation:
         except TypeError:
             raise OutOfDate("the attestation is of another version of privacy-assets", redo=("attest",)) from None
 
-    def policy_then(self) -> Policy:
+    def attested_policy(self) -> Policy:
         """Return the policy of the attestation.
 
         Raises:
@@ -98,7 +98,7 @@ class Attestation:
         Raises:
             OutOfDate: If the limits differ from those of the policy.
         """
-        limits, statuses = self.policy_then().limits, dict(self.limits) if isinstance(self.limits, Mapping) else {}
+        limits, statuses = self.attested_policy().limits, dict(self.limits) if isinstance(self.limits, Mapping) else {}
         if {limit.key for limit in limits} != set(statuses) or not set(statuses.values()) <= set(get_args(Status)):
             raise self.unreadable()
         outcomes = (LimitOutcome(limit, statuses[limit.key], math.nan, "", None) for limit in limits)

@@ -519,7 +519,7 @@ class Gate:
         stated = found[0].opened(place, self.key.trusted)
         check_bytes(found[0].table, stated.sha256, found[0].root)
         shared_subjects = bool(stated.setup.get("shared_subjects"))
-        check_memory(self._remembered(stated.policy_then(), place, stated.content, shared_subjects))
+        check_memory(self._remembered(stated.attested_policy(), place, stated.content, shared_subjects))
         seen = PublicationRecord(stated.sha256, stated.content)
         with self.attempts.releasing(place, seen, lambda: None):
             self.store.point(place, found[0], partial(self.attempts.check_last, place, seen))

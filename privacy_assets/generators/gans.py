@@ -128,7 +128,7 @@ class PrivateNetwork(PublicKnowledge, NeuralGenerator):
 
     hidden_dims: Layers = Field(default=(128, 128), description="widths of the hidden layers")
     noise: int = Field(default=64, ge=1, le=4096, description="dimension of the noise")
-    epsilon: float = Field(default=1.0, ge=1e-3, le=1e6, description="privacy budget (epsilon)")
+    epsilon: float = Field(default=1.0, ge=1e-3, le=1e6, description="epsilon of the differential privacy guarantee")
     delta: float = Field(default=1e-5, ge=1e-12, le=0.1, description="delta of the guarantee")
     bins: int = Field(default=20, ge=1, le=10_000, description="number of bins per number")
     bounds: Bounds = None

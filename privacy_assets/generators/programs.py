@@ -219,7 +219,7 @@ def read_history(file: Path) -> tuple[dict[str, float], ...]:
         content = stream.read(_LARGEST + 1)
     rows = json.loads(content) if len(content) <= _LARGEST else None
     if not isinstance(rows, list) or len(rows) > EPOCHS:
-        raise StepError(f"{file.name} is not a list of at most {EPOCHS} epochs.")
+        raise StepError(f"{file.name} is not a JSON list of at most {EPOCHS} epochs and 4 MiB.")
     for row in rows:
         known = isinstance(row, dict) and "epoch" in row and MEASURED.issuperset(row)
         if not known or not all(isinstance(number, float) and math.isfinite(number) for number in row.values()):

@@ -96,7 +96,7 @@ def load_registry(*places: str) -> dict[str, Any]:
         if "__pydantic_fields__" not in vars(part):
             raise TypeError(f"{place} declares no settings. Fix: decorate the class with @declared.")
         if part.name in found:
-            raise TypeError(f"{place}: {part.part} {part.name} already exists.")
+            raise TypeError(f"{place}: the name of {part.part} {part.name} is already used. Fix: set another name.")
         found[part.name] = part
     return found
 

@@ -211,7 +211,7 @@ class EvaluationInputs:
         whole = {role: self.tables[role].with_columns(*own.columns.values()) for role, own in self.generated.items()}
         return {role: table.fingerprint for role, table in {**self.tables, **whole, **earlier}.items()}
 
-    def same_tables(self, **changes: Any) -> EvaluationInputs:
+    def with_settings(self, **changes: Any) -> EvaluationInputs:
         """Return the inputs with other settings. Unlike ``dataclasses.replace``, it keeps the values derived so far.
 
         Args:
@@ -256,7 +256,7 @@ class EvaluationInputs:
             embedder = None if facts["embedder"] is None else _StoredEmbedder(folder / _EMBEDDER, facts["embedder"])
             schema = TableSchema.from_json(facts["schema"])
             inputs = cls(schema, tables, subjects, generated, cast("Embedder | None", embedder), seal=seal)
-            return inputs.same_tables(
+            return inputs.with_settings(
                 notes=tuple(facts["notes"]),
                 encoder=TabularEncoder.from_json(facts["encoder"]),
                 row_ids={role: next(arrays) for role in tables},

@@ -223,7 +223,7 @@ def before_filter(
         return {}
     progress(f"before the filter: {', '.join(asked)}")
     inputs = build_inputs(tables, unfiltered, seed=resolved.spec.run.seed, progress=progress)
-    results = run_metrics(inputs.same_tables(fingerprints={}), asked)  # their fingerprints are not reported
+    results = run_metrics(inputs.with_settings(fingerprints={}), asked)  # their fingerprints are not reported
     return {name: replace(result, tables={}, inputs={}).to_json() for name, result in results.items()}
 
 

@@ -315,7 +315,7 @@ def prepare(run: TableRun, name: str, values: Values) -> StepResult:
     }
     seal = run.gate.sign_encoded(snapshot, run.split_setup, body)
     prepared = Prepared(snapshot, rows, [one.without_subject() for one in tables.values()])
-    return StepResult({"evaluation_inputs": inputs.same_tables(seal=seal.data)}, prepared)
+    return StepResult({"evaluation_inputs": inputs.with_settings(seal=seal.data)}, prepared)
 
 
 def checked_inputs(run: TableRun, inputs: EvaluationInputs) -> tuple[Mapping[str, Any], Snapshot]:
@@ -338,7 +338,7 @@ def score(run: TableRun, name: str, values: Values) -> StepResult:
     signed, snapshot = checked_inputs(run, inputs)
     earlier = gate.earlier_releases(snapshot, table.spec.data.shared_subjects)
     tables = earlier.tables() if metric.uses("earlier_releases") else []
-    inputs = inputs.same_tables(
+    inputs = inputs.with_settings(
         embedder=inputs.embedder if embeds else None,
         earlier_releases=stacked_releases(tables, inputs.schema) if tables else None,
         fingerprints=signed["inputs"],
@@ -374,7 +374,7 @@ def attest(run: TableRun, name: str, values: Values) -> StepResult:
     results = {metric: gate.result(sealed, snapshot) for metric, sealed in scores.items()}
     inputs = {**signed["inputs"], **run.check(run.real(values))}
     stated, sealed = gate.attest(snapshot, table.policy, scores, inputs, table.metrics, run.setup)
-    policy = stated.policy_then()
+    policy = stated.attested_policy()
     report = Report(
         title=str(snapshot.place),
         policy=policy,

@@ -167,7 +167,10 @@ def joint_schema(
     found = columns_of(list(frames.values()), [names[role] for role in frames], kinds, declared, locked)
     if doubts := {column.name: read for column, read in found if read.doubt}:
         raise _ambiguous(doubts, REAL if len(frames) > 1 else names[next(iter(frames))])
-    notes = tuple(f"{safe_repr(column.name)}: {read.note}." for column, read in found if read.note)
+    noted = dict[str, list[str]]()
+    for column, read in found:
+        noted.setdefault(read.note, []).append(safe_repr(column.name))
+    notes = tuple(f"{', '.join(columns)}: {note}." for note, columns in noted.items() if note)
     return TableSchema(tuple(column for column, _ in found)), notes
 
 
@@ -262,7 +265,7 @@ def _column(
         read = _form_of(name, texts, declared.missing.get(name, ()), kind)
         read = _as_locked(read, locked) if kind is None else read
     if kind == "categorical" and _has_distances(filled, texts, declared.missing.get(name, ())):
-        read = replace(read, note="a category, as declared: whether its numbers or dates are near is not measured")
+        read = replace(read, note="categories, as declared: whether their numbers or dates are near is not measured")
     gaps = any(without_markers(part, MARKERS).isna().any() for part in parts.values())
     if read.doubt:
         return ColumnSchema(name, "categorical", False, dtype), _with_row(read, texts)

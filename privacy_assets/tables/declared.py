@@ -60,7 +60,7 @@ class Declared:
             ("missing", missing, "{column: [values]}"),
         ):
             if not isinstance(given or {}, Mapping) or not all(isinstance(name, str) for name in given or ()):
-                raise ConfigError(f"{argument}: give a mapping {form}.")
+                raise ConfigError(f"{argument} is not a mapping of column names. Fix: give {form}.")
         for name, reason in (new_values or {}).items():
             if not isinstance(reason, str) or not reason.strip():
                 fix = f"new_values: {{{name}: why new values are safe here}}"

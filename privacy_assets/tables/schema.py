@@ -124,7 +124,7 @@ def check_frame(frame: Frame, *, where: str, smallest: int = 1) -> None:
     # Positions, not names: if a table was transposed by mistake, its column names are private values.
     for position, name in enumerate(frame.columns):
         if not isinstance(name, str):
-            problem = f"the name of column {position} is a {type(name).__name__}, not text"
+            problem = f"the name of column {position} has the type {type(name).__name__}, not text"
             raise InputError(problem, where=where, fix="rename the columns to text")
         if fault := name and name_fault(name):  # an unnamed column can be dropped
             raise InputError(f"the name of column {position} {fault}", where=where, fix="rename the column")

@@ -108,7 +108,7 @@ def test_what_was_stored_measures_the_same(made: tuple[TableRun, EvaluationInput
     for name, metric in steps.table.metrics.items():
         embeds = steps.table.uses_embedder(metric)
         known = {} if embeds else {"embedder": None}
-        was, now = (run_metrics(one.same_tables(seed=3, **known), {name: metric}) for one in (before, after))
+        was, now = (run_metrics(one.with_settings(seed=3, **known), {name: metric}) for one in (before, after))
         told = [json.dumps(result[name].to_json() | {"seconds": 0}, sort_keys=True) for result in (was, now)]
         assert told[0] == told[1], name
 
@@ -173,7 +173,7 @@ def test_the_record_has_keyed_digests_only(made: tuple[TableRun, EvaluationInput
 
 def test_another_record_is_refused(made: tuple[TableRun, EvaluationInputs], stored: Path) -> None:
     steps, inputs = made
-    other = inputs.same_tables(seal=record_of(inputs)["snapshot"].encode())
+    other = inputs.with_settings(seal=record_of(inputs)["snapshot"].encode())
     with pytest.raises(NotTrusted):
         work.checked_inputs(steps, other)
 
@@ -199,7 +199,7 @@ def test_route_51_codes_swapped_between_encoding_and_scoring(tmp_path: Path, ins
     assert run(other, instance, "synthetic").success and run(other, instance, "evaluation_inputs").success
     (now,) = set(folder.glob("model-*")) - {first}
     mine = EvaluationInputs.load(now)
-    EvaluationInputs.load(held).same_tables(embedder=None, seal=mine.seal).save(now)
+    EvaluationInputs.load(held).with_settings(embedder=None, seal=mine.seal).save(now)
     assert "was changed after it was signed" in refusal(run(other, instance, "dcr"), "dcr")
     shutil.copy(held / "inputs.bin", now / "inputs.bin")  # with its record: the scores are then of another table
     run(other, instance, "dcr")

@@ -194,7 +194,7 @@ def a_check_that_raises(world: World, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(checks, "check_contract", quoting(1))
     monkeypatch.setattr(checks, "exchangeability_result", lambda tables, _: quoting()(tables["train"]))
     told = world.run()
-    assert told.count("ValueError at") >= 2
+    assert told.count("ValueError at") >= 1
     return told
 
 

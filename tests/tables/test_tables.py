@@ -118,7 +118,7 @@ def test_overrides_win_and_are_checked_and_a_schema_survives_json() -> None:
     [
         (pd.DataFrame(), "no columns"),
         (pd.DataFrame({"a": []}), "0 rows"),
-        (pd.DataFrame({1: [1]}), "the name of column 0 is a int, not text"),
+        (pd.DataFrame({1: [1]}), "the name of column 0 has the type int, not text"),
         (pd.DataFrame([[1, 2]], columns=["a", "a"]), "the name of column 1 occurs twice"),
     ],
 )

@@ -215,7 +215,9 @@ class MembershipInference(Metric):
 
     n_permutations: int = Field(default=999, ge=199, description="permutations of the membership labels")
     subgroups: Subgroups = Field(
-        default=(), json_schema_extra=BY_TABLE, description="columns whose values are attacked separately"
+        default=(),
+        json_schema_extra=BY_TABLE,
+        description="columns of subgroups; people with each value are attacked separately",
     )
     max_targets: Budget = Field(default=None, description="maximum number of attacked rows; default: all rows")
 

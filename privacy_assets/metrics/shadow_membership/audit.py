@@ -299,7 +299,9 @@ def run_audit(
         raise ConfigError(f"seed {seed}: the seed must be at least 0.")
     people = None if subjects is None else np.asarray(subjects, dtype=np.int64)
     if people is not None and people.shape != cells.shape[1:]:
-        raise InputError(f"{len(people)} subject codes for {cells.shape[1]} rows", where=_WHERE)
+        raise InputError(
+            f"there are {len(people)} subject codes for {cells.shape[1]} rows", where=_WHERE, fix="pass one per row"
+        )
     listed = None if people is None else people.tolist()
     mark = cells_fingerprint(cells, plan.to_json(), coding.schema.to_json(), coding.values, seed, listed)
     run = _Run(cells, coding, plan, seed, people, build_attack(plan.attack, coding, cells, plan.attack_settings))
