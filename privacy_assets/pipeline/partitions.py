@@ -28,7 +28,7 @@ def check_key(key: object) -> None:
             fault = f"is too long for the name of a folder ({size} bytes, at most {_LONGEST_FILE_NAME} are allowed)"
             fix = "shorten it; a character other than an ASCII letter or digit has up to 12 bytes"
     if fault:
-        raise ConfigError(f"partitions: key {safe_repr(key)} {fault}. Fix: {fix}.")
+        raise ConfigError(f"partitions: a key {fault}. Fix: {fix}.")
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,7 @@ OF_ONE_COMMAND = [
     ("leak-study", "--overfit=1 --fractions=0", "cannot be combined with --fractions or --noise"),
     ("leak-study", "--overfit=1 --generator=ctgan", "cannot over-fit"),
     ("leak-study", "--overfit=3", "overfit"),
-    ("leak-study", "--generator=rvae", "require --overfit"),
+    ("leak-study", "--generator=rvae", "can be used only with --overfit"),
     ("leak-study", "--people=2", "--people at least 3"),
     ("leak-study", "--people=30", "a third of the people has"),
     ("leak-study", "--metrics=dcrr", "Did you mean 'dcr'"),

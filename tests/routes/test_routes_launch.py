@@ -225,7 +225,7 @@ def test_no_step_of_the_gate_takes_inputs_outputs_or_settings(world: World) -> N
     fields = job.run_config_schema.run_config_schema_type.fields
     assert set(fields) == {"execution", "loggers", "resources", "ops"}
     steps = fields["ops"].config_type.fields
-    assert set(steps) == {node.name for node in job.graph.nodes} and len(steps) == 12
+    assert set(steps) == {node.name for node in job.graph.nodes} and len(steps) == 10
     for name, step in steps.items():
         assert set(step.config_type.fields) == {"config"}
         taken = getattr(step.config_type.fields["config"].config_type, "fields", None)  # None: configuration is ignored
