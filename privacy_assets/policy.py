@@ -187,7 +187,7 @@ class Verdict:
 
     @property
     def broken(self) -> tuple[LimitOutcome, ...]:
-        """Outcomes that did not pass."""
+        """Outcomes of limits that failed or could not be assessed."""
         return tuple(outcome for outcome in self.outcomes if not outcome.passed)
 
 

@@ -28,7 +28,7 @@ AssetLike = str | dg.AssetKey | dg.AssetsDefinition | dg.AssetSpec
 
 @dataclass(frozen=True)
 class AssetSource(RowSource):
-    """Rows of an asset of the user.
+    """Row source that reads a user's Dagster asset.
 
     Attributes:
         key: Key of the asset.
@@ -208,8 +208,9 @@ def source_version(
 ) -> dict[str, str]:
     """Return the current version of the rows of ``row_source``, as metadata of the ``source`` asset.
 
-    The version is a keyed fingerprint of the files with their stat token, a constant for the demo table, or the latest
-    materialization of an upstream asset.
+    For files, the version is a keyed content fingerprint and a stat token. For the demo table, it is a constant. For an
+    upstream asset, it is the run id and timestamp of its latest materialization, or "unknown" if it was never
+    materialized.
     """
     if row_source.kind == "demo":
         return {FINGERPRINT: "demo"}

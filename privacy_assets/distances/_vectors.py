@@ -28,7 +28,10 @@ def vectorised(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Lanes:
-    """Vectors of ``lanes`` lanes in the body of an intrinsic; arrays are identified by argument position."""
+    """Emitter of LLVM IR for vectors of ``lanes`` elements in a numba intrinsic.
+
+    Methods take arrays by their argument position.
+    """
 
     def __init__(self, context: Any, builder: Any, signature: Any, args: Any, lanes: int) -> None:
         self.builder, self.lanes = builder, lanes

@@ -1,10 +1,11 @@
 """Exact nearest neighbors, with defined results for duplicates, ties and any row order.
 
 Rows are first reduced to distinct rows, sorted by content. The search uses only these, so results do not depend on the
-order of rows. It uses the mixed tree or a matrix product of the dense form. The share of rows that a tree visits
-depends on the data: 1 in 60 on Adult, 1 in 40 on its embeddings, nearly all for 20 independent numbers. The choice is
-therefore based on the number of nodes visited by a few queries, not on elapsed time. Both methods compute final
-distances by the same sums, so the choice does not affect results.
+order of rows. It uses a :class:`.MixedTree` or a matrix product of one-hot encoded rows. The share of rows that a tree
+visits depends on the data: 1 in 60 on Adult, 1 in 40 on its embeddings, nearly all for 20 independent numbers. The
+choice is therefore based on the work that up to 32 probe queries cause in the tree. The tree is always used for few
+rows, or if the one-hot encoding would be too large. Elapsed time is not used, so the choice is reproducible. Both
+methods compute final distances by the same sums, so the choice does not affect results.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class EmbedderNetwork(nn.Module):
         self.last = nn.Linear(width, dims, device="meta")
 
     def initialise(self, generator: torch.Generator) -> None:
-        """Draw the weights on the CPU, with the distributions of torch's own layers."""
+        """Initialize the weights on the CPU from torch's default distributions."""
         with torch.no_grad():
             for module in self.modules():
                 if isinstance(module, nn.Linear):

@@ -66,9 +66,11 @@ class Spherelets:
 
 
 def spheres_of(squared: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return weights (n, k) and ``spheres`` (n, 3) of sets of k points from their ``squared`` distances (n, k, k).
+    """Fit a sphere to each of n sets of k points, given their ``squared`` distances (n, k, k).
 
-    With fewer than ``dimension`` + 1 principal directions the sphere has that many; a set of equal points has radius 0.
+    Return weights (n, k) and spheres (n, 3), whose columns are offset, radius and error, see :class:`Spherelets`. If
+    the points span fewer than ``dimension`` + 1 principal directions, the sphere lies in the space that they span. If
+    all points are equal, the radius is 0.
     """
     k = squared.shape[1]
     means = squared.mean(axis=2)

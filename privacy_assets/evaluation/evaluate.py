@@ -99,7 +99,8 @@ def evaluate(
             format can be given as ``{"datetime": "%d.%m.%Y"}`` or ``{"numeric": {"decimal": ","}}``.
         missing: Values that mean a missing value, by column, in addition to empty cells.
         timezone: Zone of times without a time zone, such as "Europe/Berlin". None: they have none.
-        read: How CSV files are written: ``{"sep": ";", "encoding": "cp1252"}``. None: commas, and UTF-8 or UTF-16.
+        read: Separator and encoding of CSV files: ``{"sep": ";", "encoding": "cp1252"}``. None: commas, and UTF-8
+            or UTF-16.
         drop: Columns to ignore. The report lists those that ``synthetic`` contains. The subject column is dropped
             from ``synthetic`` only.
         new_values: Columns in which new values are allowed, with a reason each.
@@ -243,15 +244,16 @@ def read_inputs(
         train: Rows that the generator was trained on.
         holdout: Real rows that the generator has not seen.
         synthetic: Table to be published.
-        reference: Further unseen real rows. None: there are none.
+        reference: Additional real rows that the generator has not seen. None: no reference.
         subject: Column that identifies subjects; present in every real table and absent from the synthetic one.
             None: each row is one subject.
-        kinds: Kinds of columns that override the inferred ones.
-        declared: Columns to drop and columns with generated values.
-        each_row: The user states that each row is another person.
+        kinds: Column kinds by name; they override the inferred kinds.
+        declared: Column declarations of the owner, see :class:`.Declared`.
+        each_row: True if the user declares that every row belongs to a different subject.
         schema: Schema without the subject. None: inferred from all real rows together; open columns are then
             rejected, see :mod:`privacy_assets.tables.roles`.
-        earlier_releases: Earlier releases about the same subjects. Only columns present in all of them are kept.
+        earlier_releases: Earlier releases about the same subjects. Columns that are absent from any of them, or cannot
+            be converted, are ignored.
         seed: Seed of all random draws.
         device: torch device name.
         progress: Receives progress messages.
@@ -260,7 +262,8 @@ def read_inputs(
         The inputs of the metrics.
 
     Raises:
-        InputError: A table is invalid, or the holdout shares far more rows with train than expected by chance.
+        InputError: A table is invalid, a column is open, the holdout shares far more rows with train than expected by
+            chance, or the earlier releases have no column in common with this table.
     """
     check_reading(subject, kinds)
     if not isinstance(earlier_releases, list | tuple):
@@ -543,7 +546,7 @@ def choose_metrics(
 def _table_settings(
     given: Mapping[str, Any], policy: Policy | None, embedder: bool | Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
-    """Settings that a table may set, by metric; ConfigError if there are others."""
+    """Return the settings that a table may set, by metric. Raise ConfigError if there are others."""
     own = dict[str, dict[str, Any]]()
     reserved = dict[str, dict[str, Any]]()
     for name, settings in given.items():

@@ -473,7 +473,10 @@ class Gate:
             return self.store.add(place, taken.path, stated.sha256, sealed.data, still)
 
     def _is_current(self, place: ReleaseTarget, sealed: SignedRecord) -> bool:
-        """Return True if the current release has this attestation. Publishing it again discloses no more."""
+        """Return True if the current release has exactly this attestation.
+
+        Return False otherwise, or if the store cannot be read. Republishing the same release discloses nothing new.
+        """
         try:
             return self.store.current(place).envelope == sealed.data
         except (OSError, InputError, PublicationRefused):

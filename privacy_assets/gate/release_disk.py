@@ -68,7 +68,7 @@ def point(folder: Path, release: Release, still: Callable[[], None]) -> None:
 
 
 def check(root: Path) -> None:
-    """Check who may write to the release folder, if it exists; ConfigError if every user may."""
+    """Check who may write to the release folder, if it exists. Raise ConfigError if every user may."""
     with suppress(FileNotFoundError, NotADirectoryError, PermissionError), folders.opened(root) as found:
         folders.check_shared(found)
 
@@ -124,7 +124,11 @@ def _locked(folder: Path) -> Iterator[Folder]:
 
 
 def _current(folder: Path) -> str:
-    """Return the id that the pointer names, or "" without a pointer. Raise PublicationRefused if it is invalid."""
+    """Return the release id stored in the pointer file, or "" if there is none.
+
+    Raises:
+        Damaged: If its content is not a valid id.
+    """
     try:
         return pointed(*pointer(folder))
     except FileNotFoundError:

@@ -46,7 +46,7 @@ class Verification:
 
     @property
     def passed(self) -> bool:
-        """True if a trusted attestation with verdict "pass" names these bytes."""
+        """Whether a trusted attestation with verdict "pass" names these bytes."""
         return not self.refusal
 
 

@@ -1,4 +1,5 @@
 """Call a user's function in a separate process, with Parquet input and output.
+
 Started as ``python -P _function_worker.py TASK TRAIN OUT ROWS SEED``. The script does not import this package, so that
 it starts quickly. Standard output and standard error go to the private log.
 """

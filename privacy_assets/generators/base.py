@@ -37,7 +37,7 @@ class PrivacyBudget:
         epsilon: None: no formal guarantee.
         delta: Delta of the guarantee.
         outside_guarantee: What was read from private rows outside of the guarantee, without values.
-        accountant: How epsilon was computed.
+        accountant: Method by which epsilon was computed.
         covers: What the guarantee protects.
         known: False for external code, which may provide protections that are not declared.
     """
@@ -224,7 +224,13 @@ class FittedGenerator(ABC):
         return self._checked(self._sample(rows, seed), rows)
 
     def _checked(self, table: Table, rows: int) -> Table:
-        """Return ``table`` rounded to the columns' precision; InputError unless it has ``rows`` rows of the schema."""
+        """Convert to the schema and round to the columns' precision.
+
+        Numbers of closed columns are replaced by the nearest allowed value.
+
+        Raises:
+            InputError: If the table does not match the schema or does not have ``rows`` rows.
+        """
         table = table.as_synthetic(self.schema, where=self.where)
         if len(table) != rows:
             problem = "the number of rows differs from the requested one"

@@ -43,16 +43,17 @@ _FINE = 1e4  # divisor of the standard deviation that is the unit of numbers
 class LibraryColumns:
     """The C columns that the library is trained on, derived from the cells (F, n) of a :class:`MatrixCoding`.
 
-    Columns with a single distinct cell are not trained on; they are constant in the output. Numbers are standardized to
-    (x / size - center) / deviation, because the library's mixture components have a minimum standard deviation of
-    0.001. Missing numbers are 0.
+    Columns with a single distinct cell are excluded from training and are constant in the output. Numbers are scaled to
+    mean 0 and standard deviation 10,000, by (x / size - center) / deviation, because the library's mixture components
+    have a minimum standard deviation of 0.001. Missing numbers are 0.
 
     Attributes:
-        base: Cell of each constant column, shape (F,).
+        base: First non-missing cell of each column (NaN if none), shape (F,). Constant columns of the output equal it.
         parts: Position in the schema and part, int64 of shape (C, 2). The part is NUMBER, CODE (of a category) or
             MISSING (1 if missing, otherwise 0; for numbers with missing values).
-        scales: Size, center, deviation, low and high of each number, shape (F, 5). Size is the largest absolute value;
-            center and deviation (divided by 10,000) are computed after division by the size.
+        scales: Size, center, deviation, low and high of each number, shape (F, 5). Size is the largest absolute value.
+            After division by it, center is the mean and deviation the standard deviation / 10,000. Low and high are the
+            observed minimum and maximum.
         whole: True for datetimes without a time of day, bool of shape (F,).
     """
 

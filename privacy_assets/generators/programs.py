@@ -41,6 +41,7 @@ _LARGEST = 1 << 22  # maximum size of a training curve in bytes
 
 class ProgramGenerator(Generator):
     """Base class of generators that run an external program, in a new process for each fit or sample, without a shell.
+
     The program runs in the current folder with the rights of the current user. A supervisor terminates it with all
     processes that it started (on Linux in any session, elsewhere in its process group) when the program exits,
     exceeds ``timeout`` or prints more than 1 GiB, or this process is killed. Its files and its ``TMPDIR`` are in a

@@ -58,7 +58,10 @@ class Grid:
 
     @classmethod
     def fit(cls, column: ColumnSchema, cells: np.ndarray) -> Grid | None:
-        """Return the grid of the column's precision, coarser for numbers with many digits; None without values."""
+        """Return the grid of the column's precision, coarser for numbers with many digits.
+
+        Return None if the column has no values.
+        """
         known = cells[~np.isnan(cells)]
         if not len(known):
             return None

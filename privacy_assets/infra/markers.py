@@ -38,7 +38,7 @@ def read_marker(place: Location, role: Role) -> str | None:
         role: Expected role of the location.
 
     Returns:
-        The id, or None without a marker.
+        The id, or None if there is no marker.
 
     Raises:
         ConfigError: If the marker is damaged, cannot be read, is for another role, or has another layout.
@@ -72,7 +72,11 @@ def read_marker(place: Location, role: Role) -> str | None:
 
 
 def write_marker(place: Location, role: Role, deployment: str) -> None:
-    """Mark a location for a role of a deployment, unless it has a marker. ConfigError if that is impossible."""
+    """Mark a location for a role of a deployment, unless it has a marker.
+
+    Raises:
+        ConfigError: If that is impossible.
+    """
     layout = {"layout": LAYOUT} if role == "private" else {}
     try:
         if isinstance(place, Path):
@@ -86,7 +90,7 @@ def write_marker(place: Location, role: Role, deployment: str) -> None:
 
 
 def check_marker(place: Location, role: Role) -> str:
-    """Return the id of the deployment that a location is marked for; ConfigError if it has no marker."""
+    """Return the id of the deployment that a location is marked for. Raise ConfigError if it has no marker."""
     found = read_marker(place, role)
     if found is not None:
         return found

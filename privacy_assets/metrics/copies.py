@@ -33,12 +33,12 @@ _REPEATED = 10  # maximum number of subjects of a repeated row
 
 
 class _Held(NamedTuple):
-    """Rows by subject and cell: one entry for each pair, all arrays (n,). A cell contains all equal rows."""
+    """One entry per subject and group of identical rows; all arrays have shape (n,)."""
 
-    whose: np.ndarray
-    hits: np.ndarray  # synthetic rows of the cell
-    real: np.ndarray  # real rows of the cell
-    times: np.ndarray  # rows of this subject in the cell
+    whose: np.ndarray  # subject
+    hits: np.ndarray  # number of synthetic rows in the group
+    real: np.ndarray  # number of real rows in the group
+    times: np.ndarray  # number of rows of this subject in the group
     part: np.ndarray  # their share of the subject's rows
 
     def take(self, which: np.ndarray) -> Self:

@@ -167,8 +167,7 @@ class Linkability(Metric):
         everyone; its risk is 1. Intervals permute labels.
 
         Table: "sets", one row per pair. Constant columns are ignored. Not measurable if a set has no other columns,
-            with
-        fewer than 20 subjects in train or holdout, or without synthetic rows. Source: Giomi et al., "A unified
+        with fewer than 20 subjects in train or holdout, or without synthetic rows. Source: Giomi et al., "A unified
         framework for quantifying privacy risk in synthetic data", linkability attack.
     """
 

@@ -1,4 +1,4 @@
-"""Policies of the registered metrics: loading, the shipped policies, and the choice of metrics by a policy."""
+"""Load policies, define the shipped ones, and select the metrics that a policy requires."""
 
 from __future__ import annotations
 

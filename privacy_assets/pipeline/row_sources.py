@@ -30,10 +30,16 @@ def read_source(row_source: RowSource, given: object, partition: str | None, for
     """Read the rows of a source.
 
     Args:
-        row_source: Source.
+        row_source: Rows passed by the caller, the demo table, or a path.
         given: Rows from the caller, for a source of kind "given".
         partition: Key of the partition, which replaces the placeholder in a path.
-        form: How CSV files are written.
+        form: Separator and encoding of CSV files.
+
+    Returns:
+        The rows, before any conversion.
+
+    Raises:
+        InputError: If the rows cannot be read.
     """
     if row_source.kind == "given":
         return given_frame(given, where=row_source.describe()).reset_index(drop=True)

@@ -323,7 +323,11 @@ def beside_file(given: Any, folder: Path) -> Any:
 
 
 def spec_of(table: TableSpec | str, **short: Any) -> TableSpec:
-    """Return ``table``, or the settings of the table with this name; ConfigError if a setting is given twice."""
+    """Return ``table``, or the settings of the table with this name.
+
+    Raises:
+        ConfigError: If a setting is passed twice.
+    """
     if not isinstance(table, TableSpec):
         return TableSpec(name=table, **short)
     if twice := next((name for name, value in short.items() if value is not None), None):

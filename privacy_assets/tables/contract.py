@@ -298,7 +298,7 @@ def _with_row(read: TextForm, texts: Mapping[str, pd.Series]) -> TextForm:
 
 
 def _has_distances(filled: Mapping[str, pd.Series], texts: Mapping[str, pd.Series], missing: Sequence[str]) -> bool:
-    """Return True if the values of a column are numbers or dates, or nearly all of them."""
+    """Return True if the values of a column are numbers or dates, or at least half of a text column is."""
     if texts:
         read = infer_text([texts_of(part) for part in texts.values()], missing)
         return read.kind in ("integer", "numeric", "datetime") or bool(read.doubt)
@@ -333,7 +333,11 @@ def _time_dtype(schema: ColumnSchema, filled: Mapping[str, pd.Series], texts: Co
 
 
 def _form_of(name: str, texts: Mapping[str, pd.Series], missing: Sequence[str], kind: Kind | None) -> TextForm:
-    """Return how a column of text is read. Raise InputError if tables have different forms."""
+    """Infer the form of a text column from all tables together.
+
+    Raises:
+        InputError: If every table alone contains numbers or dates, but no single form fits all of them.
+    """
     tables = {where: texts_of(part) for where, part in texts.items()}
     read = infer_text(list(tables.values()), missing)
     if kind is not None:
@@ -341,15 +345,17 @@ def _form_of(name: str, texts: Mapping[str, pd.Series], missing: Sequence[str], 
     if read.kind == "categorical" and not read.note and len(tables) > 1:
         alone = {where: infer_text([table], missing) for where, table in tables.items()}
         if all(form.kind != "categorical" or (form.doubt and not read.doubt) for form in alone.values()):
-            other, where, *_ = alone
-            fix = "write the column in the same form in all tables, or declare it as categorical"
-            problem = f"its numbers or dates have another form than in {other}"
+            forms = {where: (form.kind, form.format) for where, form in alone.items()}
+            where = min(reversed(forms), key=lambda table: list(forms.values()).count(forms[table]))
+            others = [table for table in forms if forms[table] != forms[where]] or [t for t in forms if t != where]
+            fix = "use one form of the column in all tables, or declare it as categorical"
+            problem = f"its numbers or dates have a different form than in {' and '.join(others)}"
             raise InputError(problem, where=where, column=name, fix=fix)
     return read
 
 
 def _declared_form(read: TextForm, kind: Kind) -> TextForm:
-    """Return how text of a declared kind is read: the declaration decides, unless its format is ambiguous as well."""
+    """Return the form of text of a declared kind: the declared one, unless its format is ambiguous as well."""
     numbers = {"numeric", "integer"}
     if read.doubt and read.kind == "categorical":  # a few cells are not of this kind: the conversion names them
         stray, form = kind_and_format(read.choices[0], "")

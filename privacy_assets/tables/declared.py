@@ -23,7 +23,7 @@ class Declared:
         new_values: Columns in which new values are allowed, with the reason, which is signed.
         allowed_values: Values that a closed column may contain in addition to those of the real tables.
         missing: Values that mean a missing value, by column.
-        read: How CSV files are written.
+        read: Separator and encoding of CSV files.
         timezone: Zone of times without a time zone, such as "Europe/Berlin". "": there is none.
     """
 
@@ -91,7 +91,7 @@ class Declared:
         """Return the signed form: all declarations, with allowed values as their number and a keyed digest.
 
         Args:
-            keyed: Keyed digest of the deployment.
+            keyed_fingerprint: Computes keyed digests with the secret of the deployment.
         """
         allowed_values = {
             name: {

@@ -73,6 +73,7 @@ def suffix_of(file: Location | Path) -> str:
 
 def table_files(path: str | Location) -> list[Location]:
     """Return the files that ``path`` names: one file, the matches of a glob pattern, or the tables in a folder.
+
     Pipes and devices are not opened, because that could block forever.
 
     Args:

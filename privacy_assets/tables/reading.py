@@ -35,10 +35,12 @@ SAME_COLUMNS = "give all files of a glob the same columns"
 def read_table(path: str | Location, form: CsvFormat = CSV) -> pd.DataFrame:
     """Read a Parquet or CSV file, or several with the same columns, as one frame with a new index.
 
-    CSV: header line; empty fields are missing, and all others are text, which :mod:`.contract` reads. Parquet: a
-    named index stored by pandas becomes a column, and so do the folders of a partitioned table (``sex=F/1.parquet``).
-    Names of columns are converted to Unicode form NFC. Raises InputError
-    naming the file.
+    CSV files need a header line. Empty fields are missing; other fields are strings, whose type :mod:`.contract`
+    infers. In Parquet files, a named index stored by pandas becomes a column, and so do the folders of a partitioned
+    table (``sex=F/1.parquet``). Column names are normalized to Unicode NFC.
+
+    Raises:
+        InputError: If a file cannot be read. The message names the file.
     """
     place = location(path)
     frames = [(file, _read_file(file, form).assign(**folder_values(place, file))) for file in table_files(place)]

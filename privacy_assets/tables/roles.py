@@ -78,6 +78,7 @@ _UNUSUAL = r"[^\x00-\x7f\x{c0}-\x{24f}]"  # neither ASCII nor a Latin letter: ma
 
 def certain_identifier(texts: Iterable[str]) -> str:
     """Return the kind of direct identifier that occurs in ``texts``.
+
     A single e-mail address or IBAN suffices, also within a longer text and in another spelling (full-width or invisible
     characters, "(at)", an IBAN in groups). By chance, 1 in 97 codes of the form of an IBAN has valid check digits, so
     codes in lower case without groups of four count only if most of them are valid.
@@ -111,6 +112,7 @@ def _normalised(texts: Iterable[str]) -> pa.Array:
 
 def _hold_ibans(texts: Iterable[str]) -> bool:
     """Return True if one text contains a valid IBAN in a usual spelling, or most of those in other spellings are valid.
+
     An IBAN consists mostly of digits after its first four characters.
     """
     other: list[bool] = []
@@ -141,6 +143,7 @@ def _is_valid(iban: str) -> bool:
 
 def likely_identifier(texts: np.ndarray, rows: np.ndarray, shared: bool = False) -> str:
     """Return the kind of direct identifier that a column contains by the form of its values.
+
     Phone and card numbers also occur by chance, so at least 20 % of the rows must have the form.
 
     Args:
@@ -201,6 +204,7 @@ _KEY_TEXT = "integers that look like a key, not a measurement"
 
 def may_tell_people_apart(frame: Any, drop: Sequence[str]) -> list[str]:
     """Return columns that look like a subject identifier with several rows per subject.
+
     Most of their rows share the value with another row. In addition, the name ends in "id", or the column is in
     ``drop`` and each value occurs in few rows.
 
@@ -244,11 +248,12 @@ def with_roles(
         tables: Real tables.
         people: Subject of each row of the stacked tables, shape (n,). None: each row is a subject.
         declared: Declarations by the user.
-        kinds: Declared kinds. A number with a declared kind is a measure, never an open column.
+        kinds: Declared kinds by column. A numeric column with a declared kind is a measurement and never open.
         where: Name of the tables in messages.
 
     Raises:
-        InputError: If columns are open. The message names each with its reason and the possible fixes.
+        InputError: If a column is open and its values are not all declared as allowed values. The message gives column,
+            reason and possible fixes.
     """
     columns, reasons = [], {}
     for column in schema.columns:
@@ -334,6 +339,7 @@ def allowed_values(column: ColumnSchema, real: Sequence[Column]) -> Column:
 
 def bounds(real: Sequence[Column]) -> tuple[Any, Any] | None:
     """Return the smallest and largest allowed cell of a number or date.
+
     The real range is extended by its width on each side. A number far outside could encode a whole row in its digits.
 
     Returns:
@@ -348,6 +354,7 @@ def bounds(real: Sequence[Column]) -> tuple[Any, Any] | None:
 
 def foreign_cells(column: ColumnSchema, real: Sequence[Column], synthetic: Column) -> np.ndarray:
     """Return True for cells of ``synthetic`` that are not allowed, bool of shape (n,).
+
     Missing values are allowed if a real row has one, and always in generated columns.
 
     Args:
@@ -445,6 +452,7 @@ def _read_as_text(texts: np.ndarray) -> str:
 
 def _is_key(numbers: np.ndarray, holders: np.ndarray) -> bool:
     """Return True if integers look like keys: all long and of equal length, or with too few coincidences.
+
     If independent measures were uniform over their range, n subjects would have n (n - 1) / (2 range) pairs with
     equal values. Other distributions give more pairs. Keys are unique, so they give fewer. Years from 1500
     to 2100 are exempt.

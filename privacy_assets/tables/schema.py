@@ -43,7 +43,7 @@ class ColumnSchema:
         precision: Precision of numbers and times; see :mod:`.precision`.
         role: Which values the published column may contain; see :mod:`.roles`. None: not determined yet.
         allowed_values: Values that a closed column may contain in addition to those of the real tables.
-        format: How text cells are read as numbers or dates; see :class:`.text.TextForm`.
+        format: Format of text cells that are numbers or dates; see :class:`.text.TextForm`.
         missing: Declared values that mean a missing value, in addition to empty cells.
         timezone: Declared zone of times without a time zone. "": they have none.
     """
@@ -162,6 +162,7 @@ def check_subject(columns: Iterable[str], subject: str, where: str) -> None:
 
 def check_not_published(columns: Iterable[str], subject: str | None, where: str) -> None:
     """Check that the synthetic table does not contain the subject column.
+
     A synthetic row belongs to no subject, and the identifier of a real one would be disclosed.
 
     Raises:

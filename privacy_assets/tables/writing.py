@@ -1,4 +1,4 @@
-"""Serialization of tables as Parquet and CSV; equal tables give equal bytes."""
+"""Serialization of tables as Parquet and CSV. With the same library versions, equal tables give equal bytes."""
 
 from __future__ import annotations
 

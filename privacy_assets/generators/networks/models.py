@@ -18,7 +18,7 @@ _PROJECTIONS = 100
 
 
 class RvaeNetwork(Sampler):
-    """Encoder and decoder of a mixed table; numbers are normal scores of their levels."""
+    """Encoder and decoder of the robust VAE (RVAE). Numbers are quantile-transformed to a normal distribution."""
 
     def __init__(self, shape: Shape, hidden_dims: Sequence[int], latent: int, dropout: float) -> None:
         super().__init__()

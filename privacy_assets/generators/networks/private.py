@@ -216,7 +216,7 @@ class Student(nn.Module):
         self.register_buffer("labels", torch.zeros(ROUNDS, batch_size))
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Return scores (b,)."""
+        """Return the score of each row, shape (b,): a logit that is positive for "real"."""
         out: Tensor = self.body(rows).squeeze(1)
         return out
 

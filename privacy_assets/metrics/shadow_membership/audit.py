@@ -52,7 +52,7 @@ class AuditConfig:
     Attributes:
         generator: Generator under audit.
         max_targets: Maximum number of attacked records.
-        select: How records are selected; see :func:`.select_records`.
+        select: Method of selecting records; see :func:`.select_records`.
         n_neighbors: Number of neighbors in the vulnerability score.
         distance: Distance of the vulnerability score.
         ids: Row positions to attack instead of selected records.

@@ -199,7 +199,11 @@ class Checkpoint:
             put_atomic(self.folder / f"{name}.json", json.dumps(data).encode())
 
     def blocks(self, name: str) -> tuple[list[np.ndarray], float]:
-        """Return the consecutive blocks stored under ``name``, starting at 0, and their CPU seconds."""
+        """Return the stored blocks of ``name`` up to the first gap, and their total CPU seconds.
+
+        Raises:
+            InputError: If a block cannot be read.
+        """
         found: list[np.ndarray] = []
         seconds, start = 0.0, 0
         while self.folder is not None and (path := _block(self.folder, name, start)).exists():
