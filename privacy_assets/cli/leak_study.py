@@ -100,7 +100,7 @@ def _check(options: argparse.Namespace) -> None:
     if options.seed < 0 or options.people < 3:
         raise ConfigError("--seed must be at least 0, and --people at least 3.")
     if options.overfit is None and (options.generator or options.set):
-        raise ConfigError("--generator and --set require --overfit.")
+        raise ConfigError("--generator and --set can be used only with --overfit. Fix: add --overfit, or remove them.")
     if options.overfit is not None and (options.fractions or options.noise):
         raise ConfigError("--overfit cannot be combined with --fractions or --noise, because it leaks no rows.")
     if options.out.exists() and not options.out.is_dir():
@@ -124,7 +124,7 @@ def _inputs(options: argparse.Namespace, device: str) -> EvaluationInputs:
     parts = {role: rows[part] for role, part in found.items()}
     smallest = min(len(part) for part in parts.values())
     if smallest < _SMALLEST:
-        fix = "give more rows"
+        fix = "use more rows"
         raise InputError(f"a third of the people has {smallest} rows, {_SMALLEST} needed", where=options.data, fix=fix)
     roles = {"train": "train", "holdout": "holdout", "synthetic": "reference"}
     tables = {role: table.take(parts[part]) for role, part in roles.items()}

@@ -136,7 +136,9 @@ def _check_keys(resolved: ResolvedTable, where: str) -> None:
 
 def _mapping(assets: Any, where: str) -> list[tuple[str, Any]]:
     if not isinstance(assets, Mapping | None):
-        raise ConfigError(f"{where}: assets must map source, train, holdout ... to your own assets.")
+        keys = f"{', '.join(DATA[:-1])} and {DATA[-1]}"
+        text = f"{where}: assets has type {type(assets).__name__}, not a mapping"
+        raise ConfigError(f"{text}. Fix: pass {{'source': your_asset}}; the keys are {keys}.")
     return list((assets or {}).items())
 
 

@@ -167,7 +167,7 @@ def nearest(
 ) -> Neighbours:
     """Apply :func:`nearest_rows` to matrices (n_q, d) and (n_p, d), such as embeddings, rounded to float32."""
     if queries.ndim != 2 or points.ndim != 2:
-        raise InputError(f"neighbours need two tables of equal width, got shapes {queries.shape} and {points.shape}")
+        raise InputError(f"queries and points must have equal width, got shapes {queries.shape} and {points.shape}")
     tables = (EncodedTable.of_numbers(queries), EncodedTable.of_numbers(points))
     return nearest_rows(*tables, k, exclude_self=exclude_self, device=device)
 
@@ -256,7 +256,7 @@ def _nothing(n_q: int, k: int) -> Neighbours:
 def _comparable(queries: EncodedTable, points: EncodedTable, exclude_self: bool = False) -> None:
     shapes = queries.numeric.shape, points.numeric.shape
     if shapes[0][1] != shapes[1][1]:
-        raise InputError(f"neighbours need two tables of equal width, got shapes {shapes[0]} and {shapes[1]}")
+        raise InputError(f"queries and points must have equal width, got shapes {shapes[0]} and {shapes[1]}")
     if exclude_self and len(queries) != len(points):
         raise InputError("exclude_self needs the same table twice", fix="pass one table as queries and as points")
     for table, name in ((queries, "queries"), (points, "points")):
@@ -264,7 +264,7 @@ def _comparable(queries: EncodedTable, points: EncodedTable, exclude_self: bool 
         if len(bad):
             raise InputError("a coordinate is missing or infinite", where=name, row=int(bad[0]), fix="encode the table")
     if not np.array_equal(queries.sizes, points.sizes):
-        raise InputError("neighbours need two tables of one encoder", fix="encode both tables alike")
+        raise InputError("queries and points have different encodings", fix="encode both tables with the same encoder")
 
 
 def _expand(

@@ -93,7 +93,7 @@ def evaluate(
         synthetic: Rows under evaluation.
         reference: Further rows that it was not fitted to. None: none.
         earlier_releases: Tables of the same people that were released before.
-        subject: Column that identifies people. ``{"each_row": True}`` states that each row is another person. None:
+        subject: Column that identifies people. ``{"each_row": True}`` states that each row is a different person. None:
             each row counts as one, and the report says so.
         kinds: Kinds of columns that override the inferred ones: numeric, integer, categorical, boolean or datetime. A
             format can be given as ``{"datetime": "%d.%m.%Y"}`` or ``{"numeric": {"decimal": ","}}``.
@@ -297,7 +297,7 @@ def _notes(frames: Mapping[str, Frame], subject: str | None, declared: Declared,
         hint = f" {likely[0]} looks like one." if likely else ""
         found.append(
             "Each row counts as one person. If a person can have several rows, name the column that identifies people"
-            f" (--subject COLUMN), or state that each row is another person (--each-row).{hint}"
+            f" (--subject COLUMN), or state that each row is a different person (--each-row).{hint}"
         )
     if gone := [name for name in declared.drop if name in frames["synthetic"].columns]:
         found.append(
@@ -309,7 +309,7 @@ def _notes(frames: Mapping[str, Frame], subject: str | None, declared: Declared,
 
 
 def people_note(subject: str | None) -> str:
-    """Return the note on who counts as a person, as declared: a column, or None if each row is another person."""
+    """Return the note on who counts as a person, as declared: a column, or None if each row is a different person."""
     if subject is None:
         return "Each row counts as one person, as declared."
     return f"People are identified by the column {safe_repr(subject)}."
@@ -414,7 +414,8 @@ def _check_unseen(inputs: EvaluationInputs, where: str) -> None:
     shared = int(pairs[:, 2].sum())
     if shared and stats.binom.sf(shared - 1, len(pairs), chance) < _BY_CHANCE:
         fix = "use a holdout of people that the generator has not seen"
-        raise InputError("rows are also in train, far more than expected by chance", where=where, fix=fix)
+        problem = "far more people than expected by chance share a row with a person in train"
+        raise InputError(problem, where=where, fix=fix)
 
 
 def wants_embedder(metrics: Iterable[Metric]) -> bool:

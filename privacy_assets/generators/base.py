@@ -134,7 +134,7 @@ class Generator(ABC):
             InputError: If there are no rows.
         """
         if len(train) == 0:
-            raise InputError("a generator cannot be fitted without rows", where="train", fix="give more rows")
+            raise InputError("a generator cannot be fitted without rows", where="train", fix="pass more rows")
         fitted = self._fit(train, Training(seed, device, progress, checkpoint, people))
         if not self.creates_values:
             fitted.keep_to_levels(train)
@@ -313,7 +313,7 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
         if not isinstance(manifest, dict):
             raise TypeError
     except (OSError, ValueError, TypeError) as error:
-        fix = "give the folder of a saved generator"
+        fix = "pass the folder of a saved generator"
         raise InputError(
             f"no fitted generator can be read ({type(error).__name__})", where=str(path), fix=fix
         ) from None

@@ -425,7 +425,7 @@ class CTGAN(LibraryGenerator):
     TRANSFORMER = "_transformer"
 
     epochs: int = Field(default=300, ge=1, description="number of passes over the training rows")
-    batch_size: int = Field(default=500, ge=1, description="rows per step: even, and a multiple of pac")
+    batch_size: int = Field(default=500, ge=1, description="number of rows per step: even, and a multiple of pac")
     pac: int = Field(default=10, ge=1, description="number of rows that the discriminator evaluates jointly")
     embedding_dim: int = Field(default=128, ge=1, description="dimension of the noise")
     generator_dim: Layers = Field(default=(256, 256), min_length=1, description="widths of the generator's layers")
@@ -489,7 +489,7 @@ class TVAE(LibraryGenerator):
     TRANSFORMER = "transformer"
 
     epochs: int = Field(default=300, ge=1, description="number of passes over the training rows")
-    batch_size: int = Field(default=500, ge=1, description="rows per step")
+    batch_size: int = Field(default=500, ge=1, description="number of rows per step")
     embedding_dim: int = Field(default=128, ge=1, description="dimension of the latent code")
     compress_dims: Layers = Field(default=(128, 128), min_length=1, description="widths of the encoder's layers")
     decompress_dims: Layers = Field(default=(128, 128), min_length=1, description="widths of the decoder's layers")

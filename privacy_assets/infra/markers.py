@@ -60,7 +60,9 @@ def read_marker(place: Location, role: Role) -> str | None:
     except OSError as error:
         if isinstance(marker, ObjectPath):
             raise
-        raise ConfigError(f"{marker}: the marker of this folder cannot be read ({error.strerror}).") from None
+        raise ConfigError(
+            f"{marker}: cannot read this file ({error.strerror}). Fix: grant read permission to the current user."
+        ) from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ConfigError(f"{marker} is damaged. Fix: restore it from a backup.") from None
     if marked_for != role:

@@ -316,7 +316,7 @@ class Copies(Metric):
     max_targets: Budget = Field(
         default=20_000, description="maximum number of rows attacked in part; default: all rows"
     )
-    n_permutations: int = Field(default=1000, ge=199, description="permutations of the membership labels")
+    n_permutations: int = Field(default=1000, ge=199, description="number of permutations of the membership labels")
 
     name: ClassVar[str] = "copies"
     summary: ClassVar[str] = "Which share of the training rows does the release copy, beyond chance?"

@@ -207,7 +207,7 @@ class Linkability(Metric):
     n_neighbors: int = Field(
         default=1, ge=1, le=_MOST_NEIGHBOURS, description="number of nearest synthetic rows by each half"
     )
-    n_permutations: int = Field(default=1000, ge=199, description="permutations of the membership labels")
+    n_permutations: int = Field(default=1000, ge=199, description="number of permutations of the membership labels")
 
     def measure(self, inputs: EvaluationInputs) -> MetricResult:
         """Compute the statistics and the table "sets"."""

@@ -89,7 +89,9 @@ def select_partition(
     if column is None or partition is None:
         return frame
     if column not in frame.columns:
-        raise InputError("the partition column is missing", where=where, column=column, fix="name an existing column")
+        raise InputError(
+            "the partition column is missing", where=where, column=column, fix="set it to an existing column"
+        )
     if window is not None:
         times = pd.to_datetime(frame[column], utc=True, errors="coerce")
         start, end = window if zoned else (time.replace(tzinfo=UTC) for time in window)
@@ -154,7 +156,7 @@ def _check_people_known(frame: Frame, data: Data, where: str) -> None:
     hint = f"; {', '.join(map(safe_repr, likely))} may identify people" if likely else ""
     column = yaml_text({"subject": likely[0] if likely else "COLUMN"})
     fix = (
-        f"name the column that identifies people (data: {column}), or state that each row is another person"
+        f"name the column that identifies people (data: {column}), or state that each row is a different person"
         f" (data: {yaml_text({'subject': EACH_ROW})}){hint}"
     )
     raise InputError("the settings do not state which rows belong to one person", where=where, fix=fix)

@@ -369,7 +369,7 @@ def draw(plot: Plot, rows: Rows) -> str:
             return pie_svg(rows)
         case SharePlot(label=label, series=words, log=log):
             return shares_svg(rows, label, words, log=log)
-    raise TypeError(f"nothing draws a {type(plot).__name__}.")
+    raise TypeError(f"a plot of type {type(plot).__name__} cannot be drawn.")
 
 
 def points_svg(rows: Rows, label: str, points: str) -> str:

@@ -30,7 +30,7 @@ from privacy_assets.tables.schema import (
 from privacy_assets.tables.text import MARKERS, TextForm, infer_text, is_text, texts_of
 
 REAL_ROLES = ("train", "holdout", "reference")
-EACH_ROW = {"each_row": True}  # the subject of a table in which each row is another person
+EACH_ROW = {"each_row": True}  # the subject of a table in which each row is a different person
 REAL = "train, holdout and reference"
 
 
@@ -121,7 +121,7 @@ def check_ids(subjects: Mapping[str, Column], names: Mapping[str, str]) -> None:
         for role, texts in others:
             if not (texts & known):
                 problem = f"ids differ from those in {names[first]} only in blanks, case, zeros or the form of numbers"
-                fix = "write the ids of people in the same form in all tables"
+                fix = "use one form for the ids of people in all tables"
                 raise InputError(problem, where=names[role], column=subjects[role].name, fix=fix)
 
 
@@ -326,7 +326,7 @@ def _time_dtype(schema: ColumnSchema, filled: Mapping[str, pd.Series], texts: Co
     if len(set(zones.values())) > 1:
         where = next(table for table in zones if not zones[table])
         other = next(table for table in zones if zones[table])
-        fix = "give the zone of times without one (timezone: Europe/Berlin, on the command line --timezone)"
+        fix = "set the zone of times without one (timezone: Europe/Berlin, on the command line --timezone)"
         problem = f"its times have no time zone, and those in {other} have one"
         raise InputError(problem, where=where, column=schema.name, fix=fix)
     return "datetime64[us, UTC]" if any(zones.values()) and "," not in dtype else dtype

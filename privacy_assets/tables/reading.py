@@ -65,9 +65,9 @@ def kind_of(file: Location) -> str:
     kind = SUFFIXES.get(suffix_of(file))
     size = file.version()[0] if isinstance(file, ObjectPath) else file.stat().st_size
     if size == 0:
-        raise InputError("the file is empty", where=str(file), fix="give a file with a header and rows")
+        raise InputError("the file is empty", where=str(file), fix="use a file with a header and rows")
     if kind is None:
-        fix = f"give one of {', '.join(SUFFIXES)}"
+        fix = f"use one of {', '.join(SUFFIXES)}"
         raise InputError(f"unknown file type {safe_repr(file.suffix)}", where=str(file), fix=fix)
     return kind
 

@@ -194,7 +194,7 @@ _FILLER = 0.2  # minimum share of rows with a placeholder such as "none" or "unk
 _TOO_EVEN = -5.0  # standard deviations: measures of independent subjects are not that much more even than chance
 _YEARS = (1500, 2100)
 
-_ALONE_TEXT = "nearly every value belongs to one person"
+_ALONE_TEXT = "at least half of the rows have a value of one person only"
 _SHARED_TEXT = "codes that only a few rows share"
 _NOTE_TEXT = "free text"
 _DATE_TEXT = "dates that were read as text: their kind is datetime"

@@ -91,13 +91,13 @@ ENDINGS = {
     "prints": (f"print({SECRET!r})", "wrote no file to {out}"),
     "raises": (f"raise ValueError({SECRET!r})", f"ValueError: {SECRET}"),
     "raises another error": ("{}['n']", "KeyError: 'n'"),
-    "exits with 2": ("sys.exit(2)", "exit status 2"),
-    "exits with 64": ("sys.exit(64)", "exit status 64"),
-    "exits with 127": ("sys.exit(127)", "exit status 127"),
-    "exits after writing": (SAMPLES + "sys.exit(4)", "exit status 4"),
-    "kills itself": ("os.kill(os.getpid(), 9)", "exit status -9"),
-    "kills itself otherwise": ("os.kill(os.getpid(), 15)", "exit status -15"),
-    "kills its supervisor": ("os.kill(os.getppid(), 9)", "exit status -9"),
+    "exits with 2": ("sys.exit(2)", "exited with status 2. Fix: read its output"),
+    "exits with 64": ("sys.exit(64)", "exited with status 64. Fix: read its output"),
+    "exits with 127": ("sys.exit(127)", "exited with status 127. Fix: read its output"),
+    "exits after writing": (SAMPLES + "sys.exit(4)", "exited with status 4. Fix: read its output"),
+    "kills itself": ("os.kill(os.getpid(), 9)", "was killed by signal 9. Fix: read"),
+    "kills itself otherwise": ("os.kill(os.getpid(), 15)", "was killed by signal 15. Fix: read"),
+    "kills its supervisor": ("os.kill(os.getppid(), 9)", "was killed by signal 9. Fix: read"),
     "removes its folder": ("import shutil; shutil.rmtree(os.path.dirname(sys.argv[1]))", "wrote no file to {out}"),
     "writes text": (f"open(sys.argv[2], 'w').write({SECRET!r})", "ArrowInvalid: "),
     "writes a folder": ("os.mkdir(sys.argv[2])", "wrote no file to {out}"),
@@ -157,7 +157,7 @@ def test_without_a_log_the_message_asks_for_one(program: object) -> None:
 
 def test_a_log_that_cannot_be_opened_is_refused_before_the_program_runs(program: object, tmp_path: Path) -> None:
     fitted = program(f"open({str(tmp_path / 'ran')!r}, 'w')", log=str(tmp_path / "no" / "log"))  # type: ignore[operator]
-    with pytest.raises(StepError, match=r"log '.*' cannot be opened. Fix: name a file in an existing folder"):
+    with pytest.raises(StepError, match=r"log '.*' cannot be opened. Fix: set log to a file in an existing folder"):
         fitted.sample(20, seed=0)
     assert not (tmp_path / "ran").exists()
 
@@ -347,7 +347,7 @@ def test_commands_that_are_not_there() -> None:
     [
         (own.raises, "ValueError: cannot handle"),
         pytest.param(own.exits, own.SECRET, marks=pytest.mark.slow),
-        (own.returns_text, "the function returned a str, not a DataFrame"),
+        (own.returns_text, "the function returned str, not a DataFrame"),
         pytest.param(own.returns_foreign_columns, "ValueError", marks=pytest.mark.slow),
         pytest.param(own.mixes_types, "column 'age', row 0: a value is not", marks=pytest.mark.slow),
     ],

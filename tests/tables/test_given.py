@@ -91,7 +91,7 @@ class Stream:
     ids=["lazy polars that fails", "duckdb that fails", "own stream"],
 )  # fmt: skip
 def test_what_a_library_says_is_not_told(given: Callable[[], Any]) -> None:
-    with pytest.raises(InputError, match=r"^train: the \w+ cannot be read \(\w+\)\. Fix: give a dataframe") as caught:
+    with pytest.raises(InputError, match=r"^train: the \w+ cannot be read \(\w+\)\. Fix: pass a dataframe") as caught:
         given_frame(given(), where="train")
     assert caught.value.__context__ is None and caught.value.__cause__ is None
     assert SECRET not in "".join(traceback.format_exception(caught.value))

@@ -230,7 +230,7 @@ class AttributeInference(Metric):
     """
 
     max_targets: int = Field(default=5000, ge=1, description="maximum number of attacked rows per side")
-    n_permutations: int = Field(default=999, ge=199, description="permutations of the membership labels")
+    n_permutations: int = Field(default=999, ge=199, description="number of permutations of the membership labels")
 
     name: ClassVar[str] = "attribute_inference"
     summary: ClassVar[str] = "Does the published table reveal more about members than about other people?"
