@@ -263,7 +263,7 @@ folders, each of which can be elsewhere:
 
 | folder | content | option | setting of `ReleaseResource`, `AirflowDeployment` | environment |
 |---|---|---|---|---|
-| `private` | memory of the gate, signing key, secret | `--private` | `private` | `PRIVACY_ASSETS_PRIVATE` |
+| `private` | records of failures, attempts and releases; signing key, secret | `--private` | `private` | `PRIVACY_ASSETS_PRIVATE` |
 | `releases` | published tables | `--releases` | `releases` | `PRIVACY_ASSETS_RELEASES` |
 | `trusted_keys` | public keys whose signatures count | | `trusted_keys` | `PRIVACY_ASSETS_TRUSTED_KEYS` |
 
@@ -385,7 +385,7 @@ def test_readme_quotes_what_was_measured() -> None:
     rows = [[cell.strip() for cell in line.split("|")] for line in page.splitlines() if line.startswith("| ")]
     cpu = {name: seconds for _, name, seconds, *_ in rows}
     cold, warm, peer = (cpu[name] for name in ("`evaluate`, cold", "`evaluate`, warm", "anonymeter's four attacks"))
-    quoted = f"{cold} CPU seconds the first time on a machine and {warm} from then on, where anonymeter's four attacks"
+    quoted = f"{cold} CPU seconds on the first run on a machine and {warm} afterwards; anonymeter's four attacks"
     assert f"{quoted} alone take {peer}" in " ".join(README.read_text().split())
 
 
