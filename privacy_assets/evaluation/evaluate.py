@@ -528,7 +528,7 @@ def choose_metrics(
     if given is None and policy is not None:
         chosen = list(dict.fromkeys((*policy.metrics, *policy.settings)))
     if not chosen:
-        raise ConfigError("no metric was selected.")
+        raise ConfigError("no metric was selected. Fix: name at least one.")
     for name in chosen:
         build_metric(name)
     own = _table_settings(given if isinstance(given, Mapping) else {}, policy, embedder)

@@ -267,7 +267,7 @@ def as_filters(given: FilterLike | Sequence[FilterLike] | None) -> tuple[Filter,
         if not isinstance(name, str) or not isinstance(settings, Mapping) or set(named) - {"name", "settings"}:
             raise ConfigError("filter is a name, a mapping of 'name' and 'settings', or a list of these.")
         if name in found:
-            raise ConfigError(f"filter {name} was given twice.")
+            raise ConfigError(f"filter {name} was passed twice. Fix: remove one.")
         found[name] = build_filter(name, settings)
     return tuple(found[name] for name in FILTERS if name in found)
 

@@ -194,7 +194,7 @@ class PrivateGan(PrivateNetwork):
         if steps * self.epochs < self.critic_steps:
             raise ConfigError(
                 f"{self.name}: critic_steps {self.critic_steps} exceeds the number of steps, so the generator"
-                " would not be trained."
+                " would not be trained. Fix: lower critic_steps."
             )
         noises = [noise_stream(training.seed, number) for number in range(self.epochs + 1)]
         with seeded(training.seed, torch.device("cpu")):

@@ -99,7 +99,7 @@ def test_what_a_library_says_is_not_told(given: Callable[[], Any]) -> None:
 
 @pytest.mark.parametrize("given", [[SECRET], {"name": [SECRET]}, SECRET.encode(), np.array([SECRET]), iter([SECRET])])
 def test_what_is_no_table_is_named_by_its_type(given: object) -> None:
-    with pytest.raises(InputError, match=f"train: it is a {type(given).__name__}, not a table"):
+    with pytest.raises(InputError, match=f"train: it has type {type(given).__name__}, which is not a table"):
         given_frame(given, where="train")
 
 
