@@ -197,8 +197,8 @@ def _exchangeability_check(table: DagsterTable) -> dg.AssetChecksDefinition:
         metadata={CHECK: "exchangeable_with_train"},
         additional_ins={"train": dg.AssetIn(key=table.key("train"), dagster_type=PRIVATE)},
         description=(
-            "Checks that train and holdout look like samples of the same population (fails at p <= 0.001). If they"
-            " differ, a difference in scores is not evidence of a leak."
+            "Train and holdout look like two samples of one population. Otherwise, a difference between them is not"
+            " evidence of a leak."
         ),
         partitions_def=table.partitions_def,
     )
