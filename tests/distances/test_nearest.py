@@ -195,7 +195,7 @@ def test_fewer_points_than_asked_for_and_none():
 
 def test_bad_tables_are_named():
     queries, points = mixed(np.random.default_rng(6))
-    with pytest.raises(InputError, match="one encoder"):
+    with pytest.raises(InputError, match="different encodings"):
         nearest_rows(queries, table(points.numeric, points.codes, points.sizes + 1))
     with pytest.raises(InputError, match="equal width"):
         nearest_rows(queries, table(points.numeric[:, :1], points.codes, points.sizes))

@@ -20,7 +20,7 @@ from privacy_assets.errors import ConfigError, InputError
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.row_sources import select_partition, source_table
 from privacy_assets.pipeline.spec import TableSpec
-from privacy_assets.tables.contract import infer_schema
+from privacy_assets.tables.contract import infer_schema, joint_schema
 from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.files import CsvFormat
 from privacy_assets.tables.reading import read_table
@@ -471,3 +471,16 @@ def test_a_table_on_standard_input(form: str, tmp_path: Path, monkeypatch: Any, 
     assert json.loads((tmp_path / "report.json").read_text())["verdict"] == "fail"
     assert main([*asked, "--synthetic", "-", "--reference", "-"]) == 2
     assert "one table only" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("cells", "where"),
+    [
+        ({"train": "1.5", "holdout": "1.5", "reference": "2024-01-31"}, "reference, .* than in train and holdout"),
+        ({"train": "2024-01-31", "holdout": "1.5", "reference": "1.5"}, "train, .* than in holdout and reference"),
+    ],
+)
+def test_the_table_whose_form_differs_is_named(cells: dict[str, str], where: str) -> None:
+    frames = {role: pd.DataFrame({"x": [cell]}) for role, cell in cells.items()}
+    with pytest.raises(InputError, match=f"{where}. Fix: use one form"):
+        joint_schema(frames, {role: role for role in frames})
