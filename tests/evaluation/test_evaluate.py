@@ -85,7 +85,7 @@ BROKEN: list[tuple[str, Callable[[pd.DataFrame], pd.DataFrame], list[str]]] = [
     ("holdout", lambda frame: frame.iloc[:0], ["0 rows"]),
     ("train", lambda frame: frame.assign(plan=[[SECRET]] * 60), ["'plan'", "list"]),
     ("synthetic", lambda frame: pd.concat([frame, frame[["age"]]], axis=1), ["column 3", "twice"]),
-    ("holdout", lambda frame: frame.drop(columns="person"), ["'person'", "missing"]),
+    ("holdout", lambda frame: frame.drop(columns="person"), ["'person'", "does not exist"]),
     ("holdout", put("person", 3, pd.NA, "Int64"), ["'person'", "row 3"]),
     ("synthetic", lambda frame: frame.assign(person=1), ["'person'"]),
     ("holdout", put("person", 0, 0), ["1 subjects", "train"]),
