@@ -420,7 +420,7 @@ def test_later_nights_must_fit_the_contract_in_the_lock(tmp_path: Path, capsys: 
 
 
 def test_a_declared_zone_of_days_hides_no_copies(plain: dict) -> None:
-    """The unit of the column is that of its UTC times: else copies would be rounded to other times."""
+    """Precision is computed from the times in UTC. Computed from local days, it would round copies to other times."""
     assert statistics(judged(TRAIN, HOLDOUT, COPIES, timezone="Europe/Berlin")) == plain["copies"]
 
 
