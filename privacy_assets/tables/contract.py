@@ -301,7 +301,7 @@ def _with_row(read: TextForm, texts: Mapping[str, pd.Series]) -> TextForm:
 
 
 def _has_distances(filled: Mapping[str, pd.Series], texts: Mapping[str, pd.Series], missing: Sequence[str]) -> bool:
-    """Return True if the values of a column are numbers or dates, or nearly all of them."""
+    """Return True if the values of a column, or at least half of them, are numbers or dates."""
     if texts:
         read = infer_text([texts_of(part) for part in texts.values()], missing)
         return read.kind in ("integer", "numeric", "datetime") or bool(read.doubt)
@@ -348,11 +348,8 @@ def _form_of(name: str, texts: Mapping[str, pd.Series], missing: Sequence[str], 
         alone = {where: infer_text([table], missing) for where, table in tables.items()}
         if all(form.kind != "categorical" or (form.doubt and not read.doubt) for form in alone.values()):
             other, *others = alone
-            form = alone[other]
-            where = next(
-                (one for one in others if (alone[one].kind, alone[one].format) != (form.kind, form.format)), ""
-            )
-            where = where or others[0]
+            form = (alone[other].kind, alone[other].format)
+            where = next((one for one in others if (alone[one].kind, alone[one].format) != form), others[0])
             fix = "write the column in the same form in all tables, or declare it as categorical"
             problem = f"its numbers or dates have another form than in {other}"
             raise InputError(problem, where=where, column=name, fix=fix)
