@@ -61,11 +61,11 @@ class Limit:
         description="limited statistic",
     )
     at_most: float | None = Field(
-        default=None,
-        title=_NUMBER,
-        description="largest tolerated value, for statistics of which higher values are riskier",
+        default=None, title=_NUMBER, description="largest tolerated value, if higher values are riskier"
     )
-    at_least: float | None = Field(default=None, title=_NUMBER, description="minimum of a protection score")
+    at_least: float | None = Field(
+        default=None, title=_NUMBER, description="smallest tolerated value, if lower values are riskier"
+    )
     bound: Bound = Field(default="conservative", description="number compared with the limit")
     min_subjects: int = Field(default=30, ge=1, description="minimum number of subjects")
     source: str = Field(default="", description="origin of the number")
@@ -73,7 +73,9 @@ class Limit:
 
     def __post_init__(self) -> None:
         if (self.at_most is None) == (self.at_least is None):
-            raise ConfigError(f"limit on {self.statistic}: give one number, either at_most or at_least.")
+            raise ConfigError(
+                f"limit on {self.statistic}: expected either at_most or at_least. Fix: set exactly one of them."
+            )
 
     @property
     def value(self) -> float:

@@ -263,7 +263,7 @@ folders, each of which can be elsewhere:
 
 | folder | content | option | setting of `ReleaseResource`, `AirflowDeployment` | environment |
 |---|---|---|---|---|
-| `private` | memory of the gate, signing key, secret | `--private` | `private` | `PRIVACY_ASSETS_PRIVATE` |
+| `private` | records of the gate, signing key, secret | `--private` | `private` | `PRIVACY_ASSETS_PRIVATE` |
 | `releases` | published tables | `--releases` | `releases` | `PRIVACY_ASSETS_RELEASES` |
 | `trusted_keys` | public keys whose signatures count | | `trusted_keys` | `PRIVACY_ASSETS_TRUSTED_KEYS` |
 

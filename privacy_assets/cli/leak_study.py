@@ -124,7 +124,7 @@ def _inputs(options: argparse.Namespace, device: str) -> EvaluationInputs:
     parts = {role: rows[part] for role, part in found.items()}
     smallest = min(len(part) for part in parts.values())
     if smallest < _SMALLEST:
-        fix = "give more rows"
+        fix = "use more rows"
         raise InputError(f"a third of the people has {smallest} rows, {_SMALLEST} needed", where=options.data, fix=fix)
     roles = {"train": "train", "holdout": "holdout", "synthetic": "reference"}
     tables = {role: table.take(parts[part]) for role, part in roles.items()}

@@ -134,7 +134,7 @@ def _add_evaluate(commands: Commands) -> None:
     earlier = "an earlier release about the same people; once for each"
     command.option("--earlier-release", earlier, dest="earlier_releases", metavar="FILE", action="append", default=[])
     command.option("--subject", "column that identifies people (real tables); default: each row is one person")
-    command.option("--each-row", "state that each row is another person", action="store_true")
+    command.option("--each-row", "state that each row is a different person", action="store_true")
     command.common(*READING, "--drop", "--new-values", "--allowed-values")
     command.option("--metrics", "metrics to run, comma-separated; default: those of the policy", metavar="A,B")
     made_by = "generator of the synthetic table, for metrics that attack it: a name, or MODULE:FUNCTION"
@@ -174,7 +174,7 @@ def _standard_input(options: argparse.Namespace) -> Iterator[None]:
     tables = {name: [value] if isinstance(value, str) else value for name, value in given.items()}
     count = sum(list(paths).count("-") for paths in tables.values() if isinstance(paths, list))
     if count > 1:
-        raise ConfigError("standard input (-) can be one table only. Fix: give the paths of the others.")
+        raise ConfigError("standard input (-) can be one table only. Fix: pass the paths of the others.")
     if not count:
         yield
         return
@@ -232,7 +232,7 @@ def _evaluate(options: argparse.Namespace) -> int:
 
 def _subject(options: argparse.Namespace) -> str | dict[str, bool] | None:
     if options.each_row and options.subject:
-        raise ConfigError("--each-row and --subject exclude each other. Fix: give one of them.")
+        raise ConfigError("--each-row and --subject exclude each other. Fix: pass one of them.")
     return {"each_row": True} if options.each_row else options.subject
 
 

@@ -253,8 +253,11 @@ def check_row_sources(
             isinstance(row_source, AssetSource)
             and context.job_def.asset_layer.get(row_source.key).partitions_def is None
         ):
-            fix = "name the partition_column, or partition that asset"
-            raise InputError(f"{row_source.describe()} has no partitions", where=f"{table.name}, {role}", fix=fix)
+            fix = "set partition_column, or partition the asset"
+            problem = (
+                f"{row_source.describe()} is not partitioned, but the table is, so every partition would get all rows"
+            )
+            raise InputError(problem, where=f"{table.name}, {role}", fix=fix)
 
 
 def _source_ins(row_sources: Mapping[str, RowSource]) -> dict[str, dg.AssetIn]:

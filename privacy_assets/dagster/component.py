@@ -150,7 +150,8 @@ class PrivacyGate(dg.Component, dg.Model, dg.Resolvable):
     Attributes:
         name: Name of the table: at most 128 letters, digits and underscores, starting with a letter.
         source: Private table: "demo", or a path of Parquet or CSV files.
-        subject: Column that identifies people, or ``{each_row: true}`` if each row is another person. A run needs one.
+        subject: Column that identifies people, or ``{each_row: true}`` if each row is a different person. A run needs
+            one of the two.
         data: Settings of :class:`.Data`: columns, or the files of an external synthetic table.
         split: Settings of :class:`.Split`: shares of train, holdout and reference.
         generator: Name of a generator, or a mapping of ``name``, ``settings``, ``rows`` and ``filter``.

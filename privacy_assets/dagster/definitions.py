@@ -48,7 +48,7 @@ def build_privacy_assets(
             ``source``, ``subject``, ``generator`` and ``policy``. These four must be None if a spec is passed.
         source: "demo", or a path of Parquet or CSV files. With partitions, the path contains ``{partition}`` or the
             setting ``partition_column`` selects the rows.
-        subject: Column that identifies people, or ``{"each_row": True}`` if each row is another person. A run needs
+        subject: Column that identifies people, or ``{"each_row": True}`` if each row is a different person. A run needs
             one of the two.
         generator: Name of a generator, a mapping of ``name`` and ``settings``, or a function. None: the default one.
         policy: A Policy, a mapping, a YAML file, or the name of a built-in one (``small``). None: the default limits.

@@ -64,8 +64,10 @@ def lineage(names: list[str], *upstream: dg.AssetKey) -> dg.TableColumnLineage:
 
 
 def table_metadata(table: Table, fingerprint: str, upstream: dg.AssetKey | None = None) -> dict[str, Any]:
-    """Return the metadata of a private table: number of rows and subjects, column schema, keyed fingerprint and, if
-    ``upstream`` is given, column lineage.
+    """Return the metadata of a private table.
+
+    These are the numbers of rows and subjects, the column schema, the keyed fingerprint and, if ``upstream`` is given,
+    the column lineage.
     """
     schema, subject, ids = table.schema, table.subject, table.subject_ids
     metadata: dict[str, Any] = {
@@ -80,9 +82,7 @@ def table_metadata(table: Table, fingerprint: str, upstream: dg.AssetKey | None 
 
 
 def synthetic_metadata(frame: pd.DataFrame, sha256: str, *upstream: dg.AssetKey) -> dict[str, Any]:
-    """Return row count, SHA-256, column schema (with the dtypes in the file) and lineage of a synthetic or published
-    table.
-    """
+    """Return row count, SHA-256, column schema (dtypes of the file) and lineage of a synthetic or published table."""
     columns = [
         dg.TableColumn(
             name, str(frame[name].dtype), constraints=dg.TableColumnConstraints(nullable=bool(frame[name].isna().any()))
@@ -203,8 +203,9 @@ def _recourses(advised: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def picture(outcome: LimitOutcome) -> dg.MetadataValue[Any]:
-    """Return Markdown with a plot of the interval and the limit, or the outcome's reason as text if the Markdown has
-    1,000 or more characters.
+    """Return Markdown with a plot of the interval and the limit.
+
+    If the Markdown has 1,000 or more characters, return the reason of the outcome as text instead.
     """
     from privacy_assets.report.svg import interval_markdown
 
@@ -358,8 +359,8 @@ def _generator(table: DagsterTable, run: TableRun, fitted: Any) -> dict[str, Any
 def _attested(table: DagsterTable, found: Attested) -> Iterator[Any]:
     """Yield attestation and report before the check, so that a rejected table has a report with the reasons.
 
-    A failed verdict also raises a failure with the reason. The blocking check alone would fail the step with a message
-    of Dagster that names no reason.
+    Every verdict other than "pass" also raises ``dagster.Failure`` with the reason, because the message of the failed
+    blocking check alone does not contain one.
     """
     stated, broken = found.stated, found.policy_verdict.broken
     shown = report_metadata(found.report)

@@ -133,8 +133,10 @@ def _points(
 
 
 def study_metadata(points: "Sequence[StudyPoint]") -> dict[str, Any]:
-    """Return the linear fits of the first (least noisy) series, the number of statistics that decrease (a confidence
-    interval lies entirely on the less risky side of an earlier one), and one plot per metric.
+    """Return the linear fits of the first series, which has the least noise, and one plot per metric.
+
+    The number of statistics that decrease is included: a confidence interval lies entirely on the less risky side of an
+    earlier one.
     """
     from privacy_assets.evaluation.leak_study import linear_fits
     from privacy_assets.report.svg import line_markdown

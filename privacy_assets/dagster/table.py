@@ -136,7 +136,9 @@ def _check_keys(resolved: ResolvedTable, where: str) -> None:
 
 def _mapping(assets: Any, where: str) -> list[tuple[str, Any]]:
     if not isinstance(assets, Mapping | None):
-        raise ConfigError(f"{where}: assets is not a mapping. Fix: map source, train, holdout ... to your assets.")
+        keys = f"{', '.join(DATA[:-1])} and {DATA[-1]}"
+        text = f"{where}: assets has type {type(assets).__name__}, not a mapping"
+        raise ConfigError(f"{text}. Fix: pass {{'source': your_asset}}; the keys are {keys}.")
     return list((assets or {}).items())
 
 
@@ -208,8 +210,9 @@ def source_version(
 ) -> dict[str, str]:
     """Return the current version of the rows of ``row_source``, as metadata of the ``source`` asset.
 
-    The version is a keyed fingerprint of the files with their stat token, a constant for the demo table, or the latest
-    materialization of an upstream asset.
+    For files, the version is a keyed content fingerprint and a stat token. For the demo table, it is a constant. For an
+    upstream asset, it is the run id and timestamp of its latest materialization, or "unknown" if it was never
+    materialized.
     """
     if row_source.kind == "demo":
         return {FINGERPRINT: "demo"}

@@ -28,7 +28,7 @@ def vectorised(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Lanes:
-    """Emit LLVM IR for vectors of ``lanes`` elements inside a numba intrinsic.
+    """Emitter of LLVM IR for vectors of ``lanes`` elements in a numba intrinsic.
 
     Methods take arrays by their argument position.
     """

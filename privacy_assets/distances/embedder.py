@@ -165,7 +165,7 @@ def train_embedder(
 
     settings = settings or EmbedderSettings()
     if sum(map(len, tables)) == 0:
-        raise InputError("there are no rows to train the embedder on", fix="give at least one real row")
+        raise InputError("there are no rows to train the embedder on", fix="pass at least one real row")
     encoder = TabularEncoder.fit(tables, schema)
     cells = [_cells(table, schema, encoder) for table in tables if len(table)]
     distinct, inverse = distinct_rows(np.concatenate(cells))

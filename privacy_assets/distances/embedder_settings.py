@@ -51,7 +51,7 @@ class EmbedderSettings:
     )
     dropout: float = Field(default=0.1, ge=0, lt=1, description="share of dropped units")
     temperature: float = Field(default=0.1, gt=0, description="temperature of the similarities")
-    batch_size: int = Field(default=1024, ge=2, description="rows per step")
+    batch_size: int = Field(default=1024, ge=2, description="number of rows per step")
     learning_rate: float = Field(default=1e-3, gt=0, description="learning rate of Adam")
     max_steps: int | None = Field(default=None, ge=1, description="maximum number of steps (default: as in the preset)")
     max_rows: int | None = Field(

@@ -1,10 +1,11 @@
 """Exact nearest neighbors, with defined results for duplicates, ties and any row order.
 
 Rows are first reduced to distinct rows, sorted by content. The search uses only these, so results do not depend on the
-order of rows. It uses the mixed tree or a matrix product of the dense form. The share of rows that a tree visits
-depends on the data: 1 in 60 on Adult, 1 in 40 on its embeddings, nearly all for 20 independent numbers. The choice is
-therefore based on the number of nodes visited by a few queries, not on elapsed time. Both methods compute final
-distances by the same sums, so the choice does not affect results.
+order of rows. It uses a :class:`.MixedTree` or a matrix product of one-hot encoded rows. The share of rows that a tree
+visits depends on the data: 1 in 60 on Adult, 1 in 40 on its embeddings, nearly all for 20 independent numbers. The
+choice is therefore based on the work that up to 32 probe queries cause in the tree. The tree is always used for few
+rows, or if the one-hot encoding would be too large. Elapsed time is not used, so the choice is reproducible. Both
+methods compute final distances by the same sums, so the choice does not affect results.
 """
 
 from __future__ import annotations
@@ -166,7 +167,7 @@ def nearest(
 ) -> Neighbours:
     """Apply :func:`nearest_rows` to matrices (n_q, d) and (n_p, d), such as embeddings, rounded to float32."""
     if queries.ndim != 2 or points.ndim != 2:
-        raise InputError(f"neighbours need two tables of equal width, got shapes {queries.shape} and {points.shape}")
+        raise InputError(f"queries and points must have equal width, got shapes {queries.shape} and {points.shape}")
     tables = (EncodedTable.of_numbers(queries), EncodedTable.of_numbers(points))
     return nearest_rows(*tables, k, exclude_self=exclude_self, device=device)
 
@@ -255,7 +256,7 @@ def _nothing(n_q: int, k: int) -> Neighbours:
 def _comparable(queries: EncodedTable, points: EncodedTable, exclude_self: bool = False) -> None:
     shapes = queries.numeric.shape, points.numeric.shape
     if shapes[0][1] != shapes[1][1]:
-        raise InputError(f"neighbours need two tables of equal width, got shapes {shapes[0]} and {shapes[1]}")
+        raise InputError(f"queries and points must have equal width, got shapes {shapes[0]} and {shapes[1]}")
     if exclude_self and len(queries) != len(points):
         raise InputError("exclude_self needs the same table twice", fix="pass one table as queries and as points")
     for table, name in ((queries, "queries"), (points, "points")):

@@ -66,12 +66,11 @@ class Spherelets:
 
 
 def spheres_of(squared: np.ndarray, dimension: int) -> tuple[np.ndarray, np.ndarray]:
-    """Fit a sphere to each of n sets of k points, given their squared distances (n, k, k). Return weights (n, k) and
-    spheres (n, 3).
+    """Fit a sphere to each of n sets of k points, given their ``squared`` distances (n, k, k).
 
-    The columns of ``spheres`` are offset, radius and error, see :class:`Spherelets`. If the points span fewer than
-    ``dimension`` + 1 principal directions, the sphere lies in the space that they span. If all points are equal, the
-    radius is 0.
+    Return weights (n, k) and spheres (n, 3), whose columns are offset, radius and error, see :class:`Spherelets`. If
+    the points span fewer than ``dimension`` + 1 principal directions, the sphere lies in the space that they span. If
+    all points are equal, the radius is 0.
     """
     k = squared.shape[1]
     means = squared.mean(axis=2)

@@ -93,13 +93,14 @@ def evaluate(
         synthetic: Rows under evaluation.
         reference: Further rows that it was not fitted to. None: none.
         earlier_releases: Tables of the same people that were released before.
-        subject: Column that identifies people. ``{"each_row": True}`` states that each row is another person. None:
+        subject: Column that identifies people. ``{"each_row": True}`` states that each row is a different person. None:
             each row counts as one, and the report says so.
         kinds: Kinds of columns that override the inferred ones: numeric, integer, categorical, boolean or datetime. A
             format can be given as ``{"datetime": "%d.%m.%Y"}`` or ``{"numeric": {"decimal": ","}}``.
         missing: Values that mean a missing value, by column, in addition to empty cells.
         timezone: Zone of times without a time zone, such as "Europe/Berlin". None: they have none.
-        read: How CSV files are written: ``{"sep": ";", "encoding": "cp1252"}``. None: commas, and UTF-8 or UTF-16.
+        read: Separator and encoding of CSV files: ``{"sep": ";", "encoding": "cp1252"}``. None: commas, and UTF-8
+            or UTF-16.
         drop: Columns to ignore. The report lists those that ``synthetic`` contains. The subject column is dropped
             from ``synthetic`` only.
         new_values: Columns in which new values are allowed, with a reason each.
@@ -249,11 +250,11 @@ def read_inputs(
             None: each row is one subject.
         kinds: Column kinds by name; they override the inferred kinds.
         declared: Column declarations of the owner, see :class:`.Declared`.
-        each_row: True: the user declares that every row belongs to a different subject.
+        each_row: True if the user declares that every row belongs to a different subject.
         schema: Schema without the subject. None: inferred from all real rows together; open columns are then
             rejected, see :mod:`privacy_assets.tables.roles`.
-        earlier_releases: Earlier releases about the same subjects. Columns that are absent or cannot be converted in
-            any of them are ignored.
+        earlier_releases: Earlier releases about the same subjects. Columns that are absent from any of them, or cannot
+            be converted, are ignored.
         seed: Seed of all random draws.
         device: torch device name.
         progress: Receives progress messages.
@@ -263,7 +264,7 @@ def read_inputs(
 
     Raises:
         InputError: A table is invalid, a column is open, the holdout shares far more rows with train than expected by
-            chance, or the earlier releases have no comparable column.
+            chance, or the earlier releases have no column in common with this table.
     """
     check_reading(subject, kinds)
     if not isinstance(earlier_releases, list | tuple):
@@ -297,7 +298,7 @@ def _notes(frames: Mapping[str, Frame], subject: str | None, declared: Declared,
         hint = f" {likely[0]} looks like one." if likely else ""
         found.append(
             "Each row counts as one person. If a person can have several rows, name the column that identifies people"
-            f" (--subject COLUMN), or state that each row is another person (--each-row).{hint}"
+            f" (--subject COLUMN), or state that each row is a different person (--each-row).{hint}"
         )
     if gone := [name for name in declared.drop if name in frames["synthetic"].columns]:
         found.append(
@@ -309,7 +310,7 @@ def _notes(frames: Mapping[str, Frame], subject: str | None, declared: Declared,
 
 
 def people_note(subject: str | None) -> str:
-    """Return the note on who counts as a person, as declared: a column, or None if each row is another person."""
+    """Return the note on who counts as a person, as declared: a column, or None if each row is a different person."""
     if subject is None:
         return "Each row counts as one person, as declared."
     return f"People are identified by the column {safe_repr(subject)}."
@@ -414,7 +415,8 @@ def _check_unseen(inputs: EvaluationInputs, where: str) -> None:
     shared = int(pairs[:, 2].sum())
     if shared and stats.binom.sf(shared - 1, len(pairs), chance) < _BY_CHANCE:
         fix = "use a holdout of people that the generator has not seen"
-        raise InputError("rows are also in train, far more than expected by chance", where=where, fix=fix)
+        problem = "far more people than expected by chance share a row with a person in train"
+        raise InputError(problem, where=where, fix=fix)
 
 
 def wants_embedder(metrics: Iterable[Metric]) -> bool:
@@ -527,7 +529,7 @@ def choose_metrics(
     if given is None and policy is not None:
         chosen = list(dict.fromkeys((*policy.metrics, *policy.settings)))
     if not chosen:
-        raise ConfigError("no metric was selected.")
+        raise ConfigError("no metric was selected. Fix: name at least one.")
     for name in chosen:
         build_metric(name)
     own = _table_settings(given if isinstance(given, Mapping) else {}, policy, embedder)
@@ -546,7 +548,7 @@ def choose_metrics(
 def _table_settings(
     given: Mapping[str, Any], policy: Policy | None, embedder: bool | Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
-    """Settings that a table may set, by metric; ConfigError if there are others."""
+    """Return the settings that a table may set, by metric. Raise ConfigError if there are others."""
     own = dict[str, dict[str, Any]]()
     reserved = dict[str, dict[str, Any]]()
     for name, settings in given.items():

@@ -165,7 +165,7 @@ def _with_people_of_train(inputs: EvaluationInputs) -> EvaluationInputs | None:
 
 
 def _auc(inputs: EvaluationInputs) -> float:
-    """Return how well naive Bayes on the levels of the columns, fitted to one half of the people, ranks the other."""
+    """Return the AUC of naive Bayes on column levels, fitted to one half of the people and tested on the other."""
     levels, _ = _levels(inputs)
     inside = np.arange(len(levels)) < len(inputs.train)
     codes = inputs.subject_codes("train", "holdout")

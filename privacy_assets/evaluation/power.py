@@ -185,7 +185,7 @@ def power_analysis(
         drop: Columns to ignore.
         missing: Values that mean a missing value, by column, in addition to empty cells.
         timezone: Zone of times without a time zone. None: they have none.
-        read: How CSV files are written, as in :func:`~privacy_assets.evaluate`.
+        read: Separator and encoding of CSV files, as in :func:`~privacy_assets.evaluate`.
         policy: A Policy, a mapping, a YAML file, or the name of a built-in one (``small``). None: the default limits.
             Limits that need an embedder, a generator or earlier releases are left out.
         draws: Number of random splits, each with newly drawn people.

@@ -473,10 +473,9 @@ class Gate:
             return self.store.add(place, taken.path, stated.sha256, sealed.data, still)
 
     def _is_current(self, place: ReleaseTarget, sealed: SignedRecord) -> bool:
-        """Return True if the current release has exactly this attestation; False otherwise, or if the store cannot be
-        read.
+        """Return True if the current release has exactly this attestation.
 
-        Republishing the same release discloses nothing new.
+        Return False otherwise, or if the store cannot be read. Republishing the same release discloses nothing new.
         """
         try:
             return self.store.current(place).envelope == sealed.data

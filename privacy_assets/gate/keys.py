@@ -207,9 +207,13 @@ def _private_key(pem: bytes, where: str) -> Any:
     try:
         key = load_pem_private_key(pem, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm, InternalError):
-        raise ConfigError(f"{where}: this is not an unencrypted private key in PEM form.") from None
+        raise ConfigError(
+            f"{where}: this is not an unencrypted private key in PEM form. Fix: restore the key."
+        ) from None
     if not isinstance(key, Ed25519PrivateKey):
-        raise ConfigError(f"{where}: the signing key must be an Ed25519 key.")
+        raise ConfigError(
+            f"{where}: the signing key must be an Ed25519 key. Fix: create one: privacy-assets keys --new."
+        )
     return key
 
 
@@ -240,9 +244,11 @@ def _public_key(file: Path) -> SSlibKey:
     try:
         key = load_pem_public_key(read_regular(file))
     except OSError as error:
-        raise ConfigError(f"{file}: the trusted key cannot be read ({error.strerror}).") from None
+        raise ConfigError(
+            f"{file}: the trusted key cannot be read ({error.strerror}). Fix: grant read permission."
+        ) from None
     except (ValueError, UnsupportedAlgorithm, InternalError):
-        raise ConfigError(f"{file}: this is not a public key in PEM form.") from None
+        raise ConfigError(f"{file}: this is not a public key in PEM form. Fix: replace or remove this file.") from None
     if not isinstance(key, Ed25519PublicKey):
-        raise ConfigError(f"{file}: a trusted key must be an Ed25519 public key.")
+        raise ConfigError(f"{file}: a trusted key must be an Ed25519 public key. Fix: replace or remove this file.")
     return SSlibKey.from_crypto(key)

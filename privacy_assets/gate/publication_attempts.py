@@ -203,10 +203,7 @@ def _attempt(name: str, data: bytes) -> tuple[int, str]:
 
 
 def _parse_record(name: str, data: bytes) -> PublicationRecord | None:
-    """Parse a publication record.
-
-    Return None if the record was withdrawn. Raise ValueError or KeyError if it is damaged.
-    """
+    """Parse a publication record. Return None if it was withdrawn. Raise ValueError or KeyError if it is damaged."""
     record = json.loads(data)
     if not _is_number(name) or not isinstance(record, dict):
         raise ValueError

@@ -68,7 +68,7 @@ def point(folder: Path, release: Release, still: Callable[[], None]) -> None:
 
 
 def check(root: Path) -> None:
-    """Check who may write to the release folder, if it exists; ConfigError if every user may."""
+    """Check who may write to the release folder, if it exists. Raise ConfigError if every user may."""
     with suppress(FileNotFoundError, NotADirectoryError, PermissionError), folders.opened(root) as found:
         folders.check_shared(found)
 
@@ -124,9 +124,10 @@ def _locked(folder: Path) -> Iterator[Folder]:
 
 
 def _current(folder: Path) -> str:
-    """Return the release id stored in the pointer file, or "" if there is no pointer file.
+    """Return the release id stored in the pointer file, or "" if there is none.
 
-    Raise Damaged if its content is not a valid id.
+    Raises:
+        Damaged: If its content is not a valid id.
     """
     try:
         return pointed(*pointer(folder))

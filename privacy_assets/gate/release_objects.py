@@ -147,7 +147,11 @@ def _move(folder: ObjectPath, name: str, may: Callable[[], None]) -> None:
 
 
 def _current(folder: ObjectPath) -> str:
-    """Return the id that the last pointer names, or "" without a pointer. Raise PublicationRefused if it is invalid."""
+    """Return the release id stored in the last pointer, or "" if there is none.
+
+    Raises:
+        Damaged: If its content is not a valid id.
+    """
     try:
         return pointed(*pointer(folder))
     except FileNotFoundError:

@@ -48,9 +48,9 @@ class Snapshot:
         content: Keyed fingerprint of the synthetic rows, independent of row order and file format. Failures are
             recorded under it.
         dtypes: pandas dtypes by column, which the file does not contain.
-        filter: None without filters. Otherwise: "filters" (settings by name), "inputs" (keyed fingerprints of the real
-            tables, by role), "drawn" and "dropped" (numbers of rows), "dropped_by" (by filter) and "before" (results on
-            the unfiltered rows).
+        filter: None if there are no filters. Otherwise: "filters" (settings by name), "inputs" (keyed fingerprints of
+            the real tables, by role), "drawn" and "dropped" (numbers of rows), "dropped_by" (by filter) and "before"
+            (results on the unfiltered rows).
         generator: "name" and "settings" of the generator, and the protections of its training rows: "overfitting" and
             "privacy". None for an external table.
     """

@@ -46,7 +46,7 @@ class Verification:
 
     @property
     def passed(self) -> bool:
-        """True if a trusted attestation with verdict "pass" names these bytes."""
+        """Whether a trusted attestation with verdict "pass" names these bytes."""
         return not self.refusal
 
 
@@ -72,7 +72,7 @@ def verify_file(
     try:
         sha256 = hash_file(file, releases)
     except OSError as error:
-        raise InputError(f"cannot be read ({error.strerror})", where=str(file), fix="give the file itself") from None
+        raise InputError(f"cannot be read ({error.strerror})", where=str(file), fix="pass the file itself") from None
     store = ReleaseStore(releases)
     beside = file.absolute().parent / ATTESTATION_FILE
     given = attestation or (beside if beside.is_file() else None)

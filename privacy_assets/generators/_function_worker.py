@@ -1,4 +1,5 @@
 """Call a user's function in a separate process, with Parquet input and output.
+
 Started as ``python -P _function_worker.py TASK TRAIN OUT ROWS SEED``. The script does not import this package, so that
 it starts quickly. Standard output and standard error go to the private log.
 """
@@ -25,7 +26,7 @@ def main(task: str, train: str, out: str, rows: str, seed: str) -> None:
         raise TypeError("the function must take three arguments: train, rows, seed")
     table = function(pq.ParquetFile(train).read().to_pandas(), int(rows), int(seed))
     if not isinstance(table, pd.DataFrame):
-        raise TypeError(f"the function returned a {type(table).__name__}, not a DataFrame")
+        raise TypeError(f"the function returned {type(table).__name__}, not a DataFrame")
     pq.write_table(_writable(table), out)
 
 

@@ -1,4 +1,5 @@
 """Train REaLTabFormer or sample from it; run by path in a separate environment, in which this package is not installed.
+
 ``fit TRAIN MODEL SEED DEVICE SETTINGS`` and ``sample MODEL OUT ROWS SEED BATCH``. Tables are the output of
 ``DigitCoding``: non-negative integers, and strings. A model consists of ``rtf_config.json``, ``weights.safetensors``,
 ``largest.json`` and the training curve ``history.json``.
@@ -78,6 +79,7 @@ def trained(
     before: list[float] | None = None,
 ) -> tuple[Any, list[float]]:
     """Return the trained library object and its losses on the validation rows, and add each epoch to ``curve``.
+
     Given the losses of a training ``before``, training stops when the loss exceeds its own minimum and reaches
     "overfit" times the minimum of ``before``.
     """

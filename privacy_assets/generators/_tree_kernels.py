@@ -257,7 +257,7 @@ def _grow(
 
 @compiled
 def _rows_of(smallest: int, whose: np.ndarray, rows: np.ndarray, met: np.ndarray, walk: int) -> int:
-    """Return how many ``rows``, starting from one end, contain ``smallest`` people, or the number of rows + 1.
+    """Return the number of ``rows`` from one end that contain ``smallest`` people, or the number of rows + 1.
 
     Odd walks start at the first row, even ones at the last. ``met`` stores the last ``walk`` in which each person was
     met; ``walk`` must be larger than all of them.

@@ -37,7 +37,7 @@ class PrivacyBudget:
         epsilon: None: no formal guarantee.
         delta: Delta of the guarantee.
         outside_guarantee: What was read from private rows outside of the guarantee, without values.
-        accountant: How epsilon was computed.
+        accountant: Method by which epsilon was computed.
         covers: What the guarantee protects.
         known: False for external code, which may provide protections that are not declared.
     """
@@ -134,7 +134,7 @@ class Generator(ABC):
             InputError: If there are no rows.
         """
         if len(train) == 0:
-            raise InputError("a generator cannot be fitted without rows", where="train", fix="give more rows")
+            raise InputError("a generator cannot be fitted without rows", where="train", fix="pass more rows")
         fitted = self._fit(train, Training(seed, device, progress, checkpoint, people))
         if not self.creates_values:
             fitted.keep_to_levels(train)
@@ -224,10 +224,12 @@ class FittedGenerator(ABC):
         return self._checked(self._sample(rows, seed), rows)
 
     def _checked(self, table: Table, rows: int) -> Table:
-        """Convert to the schema, round to the columns' precision, and move numbers of closed columns to the nearest
-        allowed value.
+        """Convert to the schema and round to the columns' precision.
 
-        Raise InputError unless the table has ``rows`` rows.
+        Numbers of closed columns are replaced by the nearest allowed value.
+
+        Raises:
+            InputError: If the table does not match the schema or does not have ``rows`` rows.
         """
         table = table.as_synthetic(self.schema, where=self.where)
         if len(table) != rows:
@@ -311,7 +313,7 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
         if not isinstance(manifest, dict):
             raise TypeError
     except (OSError, ValueError, TypeError) as error:
-        fix = "give the folder of a saved generator"
+        fix = "pass the folder of a saved generator"
         raise InputError(
             f"no fitted generator can be read ({type(error).__name__})", where=str(path), fix=fix
         ) from None

@@ -181,7 +181,7 @@ class PrivBayes(PublicKnowledge, BayNet):
     secret_seed = True
     summary = "The Bayesian network of baynet with differential privacy (PrivBayes)."
 
-    epsilon: float = Field(default=1.0, gt=0, description="privacy budget (epsilon)")
+    epsilon: float = Field(default=1.0, gt=0, description="epsilon of the differential privacy guarantee")
     structure_share: float = Field(default=0.5, gt=0, lt=1, description="share of epsilon for the structure")
     bounds: Bounds = None
     categories: Categories = None

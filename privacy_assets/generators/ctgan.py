@@ -43,16 +43,17 @@ _FINE = 1e4  # divisor of the standard deviation that is the unit of numbers
 class LibraryColumns:
     """The C columns that the library is trained on, derived from the cells (F, n) of a :class:`MatrixCoding`.
 
-    Columns with a single distinct cell are not trained on; they are constant in the output. Numbers are standardized to
-    (x / size - center) / deviation, because the library's mixture components have a minimum standard deviation of
-    0.001. Missing numbers are 0.
+    Columns with a single distinct cell are excluded from training and are constant in the output. Numbers are scaled to
+    mean 0 and standard deviation 10,000, by (x / size - center) / deviation, because the library's mixture components
+    have a minimum standard deviation of 0.001. Missing numbers are 0.
 
     Attributes:
-        base: First non-missing cell of each column (NaN if none), shape (F,). The output of constant columns equals it.
+        base: First non-missing cell of each column (NaN if none), shape (F,). Constant columns of the output equal it.
         parts: Position in the schema and part, int64 of shape (C, 2). The part is NUMBER, CODE (of a category) or
             MISSING (1 if missing, otherwise 0; for numbers with missing values).
-        scales: Size, center, deviation, low and high of each number, shape (F, 5). Size is the largest absolute value;
-            center and deviation (divided by 10,000) are computed after division by the size.
+        scales: Size, center, deviation, low and high of each number, shape (F, 5). Size is the largest absolute value.
+            After division by it, center is the mean and deviation the standard deviation / 10,000. Low and high are the
+            observed minimum and maximum.
         whole: True for datetimes without a time of day, bool of shape (F,).
     """
 
@@ -424,7 +425,7 @@ class CTGAN(LibraryGenerator):
     TRANSFORMER = "_transformer"
 
     epochs: int = Field(default=300, ge=1, description="number of passes over the training rows")
-    batch_size: int = Field(default=500, ge=1, description="rows per step: even, and a multiple of pac")
+    batch_size: int = Field(default=500, ge=1, description="number of rows per step: even, and a multiple of pac")
     pac: int = Field(default=10, ge=1, description="number of rows that the discriminator evaluates jointly")
     embedding_dim: int = Field(default=128, ge=1, description="dimension of the noise")
     generator_dim: Layers = Field(default=(256, 256), min_length=1, description="widths of the generator's layers")
@@ -488,7 +489,7 @@ class TVAE(LibraryGenerator):
     TRANSFORMER = "transformer"
 
     epochs: int = Field(default=300, ge=1, description="number of passes over the training rows")
-    batch_size: int = Field(default=500, ge=1, description="rows per step")
+    batch_size: int = Field(default=500, ge=1, description="number of rows per step")
     embedding_dim: int = Field(default=128, ge=1, description="dimension of the latent code")
     compress_dims: Layers = Field(default=(128, 128), min_length=1, description="widths of the encoder's layers")
     decompress_dims: Layers = Field(default=(128, 128), min_length=1, description="widths of the decoder's layers")

@@ -76,7 +76,7 @@ class Filter(ABC):
         tables = [table for table in real if len(table)]
         rows = sum(map(len, tables))
         if rows < 2:
-            raise InputError(f"{rows} real rows were given", where=f"filter {self.name}", fix="give two or more")
+            raise InputError(f"{rows} real rows were given", where=f"filter {self.name}", fix="pass two or more")
         codes = np.arange(rows) if subjects is None else subjects
         radius = self.radius
         if radius is None:
@@ -203,7 +203,7 @@ class OutlierFilter(Filter):
     def _typical(self, rows: EncodedTable, subjects: np.ndarray) -> float:
         people = int(subjects.max()) + 1
         if people <= self.neighbours:
-            fix = f"give more than {self.neighbours} people, or lower neighbours"
+            fix = f"use more than {self.neighbours} people, or lower neighbours"
             raise InputError(f"{people} people were given", where=f"filter {self.name}", fix=fix)
         distances = distance_to_subjects(rows, subjects, self.neighbours)
         return float(np.quantile(distances, self.quantile, method="inverted_cdf"))
@@ -267,7 +267,7 @@ def as_filters(given: FilterLike | Sequence[FilterLike] | None) -> tuple[Filter,
         if not isinstance(name, str) or not isinstance(settings, Mapping) or set(named) - {"name", "settings"}:
             raise ConfigError("filter is a name, a mapping of 'name' and 'settings', or a list of these.")
         if name in found:
-            raise ConfigError(f"filter {name} was given twice.")
+            raise ConfigError(f"filter {name} was passed twice. Fix: remove one.")
         found[name] = build_filter(name, settings)
     return tuple(found[name] for name in FILTERS if name in found)
 

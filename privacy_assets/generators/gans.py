@@ -54,7 +54,7 @@ class WGANGP(NeuralGenerator):
     hidden_dims: Layers = Field(default=(256, 256), description="widths of the hidden layers")
     noise: int = Field(default=128, ge=1, le=4096, description="dimension of the noise")
     epochs: int = Field(default=300, ge=1, le=100_000, description="number of passes over the training rows")
-    batch_size: int = Field(default=500, ge=2, le=1_000_000, description="rows per step")
+    batch_size: int = Field(default=500, ge=2, le=1_000_000, description="number of rows per step")
     learning_rate: float = Field(default=2e-4, ge=1e-8, le=1, description="learning rate of Adam")
     critic_steps: int = Field(default=5, ge=1, le=100, description="critic steps per generator step")
     validation: float = Field(default=0.1, ge=0.01, le=0.5, description="share of people in the validation set")
@@ -75,7 +75,7 @@ class WGANGP(NeuralGenerator):
         device = torch.device(training.device)
         shape = shape_of(layout)
         if cells.shape[1] < 2:
-            raise InputError("at least two rows are needed for training", where="train", fix="give more rows")
+            raise InputError("at least two rows are needed for training", where="train", fix="pass more rows")
         learned, judged = split_rows(layout, cells, self.validation, training)
         with seeded(training.seed, torch.device("cpu")):
             network: Any = self.sampler(shape)
@@ -139,7 +139,7 @@ class PrivateNetwork(PublicKnowledge, NeuralGenerator):
         cells = coding.code(train)
         layout = Layout.of_domains(self.public_domains(cells, coding))
         if not layout.choices:
-            fix = "give bounds or categories, or use another generator"
+            fix = "set bounds or categories, or use another generator"
             raise InputError("no column has more than one value", where="train", fix=fix)
         return cells, coding, layout
 
@@ -176,7 +176,7 @@ class PrivateGan(PrivateNetwork):
     WASSERSTEIN: ClassVar[float | None] = None
 
     epochs: int = Field(default=100, ge=1, le=100_000, description="number of passes over the training rows")
-    batch_size: int = Field(default=256, ge=1, le=1_000_000, description="rows per step")
+    batch_size: int = Field(default=256, ge=1, le=1_000_000, description="number of rows per step")
     learning_rate: float = Field(default=1e-3, ge=1e-8, le=1, description="learning rate of Adam")
     critic_steps: int = Field(default=1, ge=1, le=100, description="critic steps per generator step")
     max_grad_norm: float = Field(default=1.0, ge=1e-6, le=1e6, description="maximum norm of a row's gradient")
@@ -194,7 +194,7 @@ class PrivateGan(PrivateNetwork):
         if steps * self.epochs < self.critic_steps:
             raise ConfigError(
                 f"{self.name}: critic_steps {self.critic_steps} exceeds the number of steps, so the generator"
-                " would not be trained."
+                " would not be trained. Fix: lower critic_steps."
             )
         noises = [noise_stream(training.seed, number) for number in range(self.epochs + 1)]
         with seeded(training.seed, torch.device("cpu")):
@@ -319,7 +319,7 @@ class PATEGAN(PrivateNetwork):
     summary = "GAN taught by the noisy votes of teachers, with differential privacy (PATE-GAN)."
     ACCOUNTANT = "data-independent moments of noisy votes (Papernot et al. 2017, theorem 2)"
     epochs: int = Field(default=200, ge=1, le=100_000, description="number of passes over the training rows")
-    batch_size: int = Field(default=64, ge=2, le=100_000, description="rows per step")
+    batch_size: int = Field(default=64, ge=2, le=100_000, description="number of rows per step")
     teachers: int | None = Field(
         default=None, ge=2, le=100_000, description="number of teachers (default: one per 10 people, at most 1,000)"
     )
@@ -382,7 +382,7 @@ class PATEGAN(PrivateNetwork):
         teachers = self.teachers or min(max(people // 10, 10), 1000, people // _FEWEST_ROWS)
         if teachers < 2 or people < _FEWEST_ROWS * teachers:
             needed = _FEWEST_ROWS * max(teachers, 2)
-            fix = f"give rows of at least {needed} people, or use fewer teachers"
+            fix = f"pass rows of at least {needed} people, or use fewer teachers"
             raise InputError(f"{people} people are too few for {max(teachers, 2)} teachers", where="train", fix=fix)
         teacher_of = np.random.default_rng([training.seed, 4]).permutation(people) % teachers
         return [np.flatnonzero(teacher_of[whose] == place) for place in range(teachers)]

@@ -41,6 +41,7 @@ _LARGEST = 1 << 22  # maximum size of a training curve in bytes
 
 class ProgramGenerator(Generator):
     """Base class of generators that run an external program, in a new process for each fit or sample, without a shell.
+
     The program runs in the current folder with the rights of the current user. A supervisor terminates it with all
     processes that it started (on Linux in any session, elsewhere in its process group) when the program exits,
     exceeds ``timeout`` or prints more than 1 GiB, or this process is killed. Its files and its ``TMPDIR`` are in a
@@ -111,7 +112,7 @@ class ProgramGenerator(Generator):
         try:
             self._opened_log().close()
         except OSError:
-            fix = "name a file in an existing folder that you can write to"
+            fix = "set log to a file in an existing folder that you can write to"
             StepError(f"{self.label}: log {safe_repr(self.log)} cannot be opened. Fix: {fix}.").raise_without_context()
 
     def _opened_log(self) -> IO[bytes]:
@@ -162,7 +163,9 @@ class ProgramGenerator(Generator):
         finally:
             _end(process)
         if process.returncode != 0:
-            raise StepError(f"the program ended with exit status {process.returncode}.")
+            status = process.returncode
+            ended = f"exited with status {status}" if status > 0 else f"was killed by signal {-status}"
+            raise StepError(f"{safe_repr(Path(arguments[0]).name)} {ended}. Fix: read its output in the log.")
 
     def trained(self, arguments: Sequence[str], table: pd.DataFrame, training: Training) -> Model:
         """Run the training command ``arguments`` on ``table`` and return the model folder that it wrote."""
@@ -199,7 +202,11 @@ class Model:
         for path in self.path.rglob("*"):
             plain = not path.is_symlink() and (path.is_file() or path.is_dir())
             if not (plain and os.access(path, os.R_OK) and path.name.isascii() and path.name.isprintable()):
-                raise StepError("{model} contains a link, an unreadable file, or a name that is not ASCII.")
+                named = safe_repr(str(path.relative_to(self.path)))
+                raise StepError(
+                    f"{{model}}: {named} is not a readable regular file with a printable ASCII name."
+                    " Fix: let the program write only such files."
+                )
 
     def copy(self, folder: Path) -> Path:
         """Copy the files to ``folder``, so that the program that receives them cannot change the model."""
@@ -219,7 +226,9 @@ def read_history(file: Path) -> tuple[dict[str, float], ...]:
         content = stream.read(_LARGEST + 1)
     rows = json.loads(content) if len(content) <= _LARGEST else None
     if not isinstance(rows, list) or len(rows) > EPOCHS:
-        raise StepError(f"{file.name} is not a JSON list of at most {EPOCHS} epochs and 4 MiB.")
+        raise StepError(
+            f"{file.name} must be a JSON list of at most {EPOCHS:,} epochs and at most {_LARGEST >> 20} MiB."
+        )
     for row in rows:
         known = isinstance(row, dict) and "epoch" in row and MEASURED.issuperset(row)
         if not known or not all(isinstance(number, float) and math.isfinite(number) for number in row.values()):

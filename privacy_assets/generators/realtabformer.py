@@ -58,7 +58,10 @@ class Grid:
 
     @classmethod
     def fit(cls, column: ColumnSchema, cells: np.ndarray) -> Grid | None:
-        """Return the grid of the column's precision, coarser for numbers with many digits; None without values."""
+        """Return the grid of the column's precision, coarser for numbers with many digits.
+
+        Return None if the column has no values.
+        """
         known = cells[~np.isnan(cells)]
         if not len(known):
             return None
@@ -213,19 +216,19 @@ class RealTabFormer(ProgramGenerator):
 
     python: str | None = Field(default=None, description="Python interpreter of a separate environment")
     epochs: int = Field(default=100, ge=1, description="number of passes over the training rows")
-    batch_size: int = Field(default=8, ge=1, description="rows per forward pass; a step has four")
+    batch_size: int = Field(default=8, ge=1, description="number of rows per forward pass; a step has four")
     layers: int = Field(default=6, ge=1, description="number of transformer layers")
     width: int = Field(default=768, ge=64, multiple_of=64, description="width of the layers")
     dropout: float = Field(default=0.1, ge=0, lt=1, description="share of dropped units")
     validation: float = Field(default=0.1, ge=0, lt=1, description="share of people in the validation set")
     patience: int = Field(default=5, ge=0, description="training stops after this many epochs without improvement")
     n_critic: int = Field(
-        default=0, ge=0, description="epochs between the library's comparisons of distances (0: none)"
+        default=0, ge=0, description="number of epochs between the library's comparisons of distances (0: none)"
     )
     overfit: float | None = Field(
         default=None, ge=1, le=2, description="factor of deliberate overfitting: validation loss relative to the best"
     )
-    sample_batch: int = Field(default=128, ge=1, description="rows drawn at a time")
+    sample_batch: int = Field(default=128, ge=1, description="number of rows drawn at a time")
     timeout: Timeout = Field(default=86_400.0, description="maximum number of seconds per run")
     log: str | None = Field(default=None, description="private file for its output and failure reasons")
 

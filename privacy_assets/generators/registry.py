@@ -91,7 +91,7 @@ class GeneratorInfo:
 
     @property
     def available(self) -> bool:
-        """True if no module is missing."""
+        """Whether all modules are installed."""
         return not self.missing
 
     @property

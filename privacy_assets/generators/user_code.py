@@ -39,15 +39,16 @@ SampleFunction = Callable[[pd.DataFrame, int, int], pd.DataFrame]
 @declared
 class CommandGenerator(ProgramGenerator):
     """A custom program (see :class:`ProgramGenerator`) that reads and writes Parquet files.
-    Without ``train``, ``command`` runs for every sample: it reads the training table, in the dtypes of the private
-    table, from the file ``{train}`` and writes the rows to the file ``{out}``. With ``train``, that command runs once:
-    it reads ``{train}`` and writes files to the folder ``{model}``, which ``command`` then reads instead of
-    ``{train}``. The fitted generator then contains these files and not the training table. Whether equal seeds give
-    equal rows depends on the program.
+
+    The command runs for every sample: it reads the training table, in the dtypes of the private table, from the file
+    ``{train}`` and writes the rows to the file ``{out}``. If ``train`` is set, the training command runs once: it reads
+    ``{train}`` and writes files to the folder ``{model}``; ``command`` then reads ``{model}`` instead of ``{train}``.
+    The fitted generator then contains these files and not the training table. Whether equal seeds give equal rows
+    depends on the program.
 
     Attributes:
-        command: Program and arguments, with the placeholders ``{train}`` or ``{model}``, ``{out}``, ``{rows}`` and
-            ``{seed}``.
+        command: Program and arguments. The arguments must contain ``{out}``, ``{rows}``, ``{seed}``, and ``{train}``
+            (or ``{model}`` if ``train`` is set).
         train: Training program and arguments, with the placeholders ``{train}``, ``{model}``, ``{seed}`` and optionally
             ``{device}``.
         timeout: Maximum number of seconds per run.
@@ -136,6 +137,7 @@ def _check_marks(setting: str, arguments: Sequence[str], marks: Sequence[str]) -
 @declared
 class CallableGenerator(ProgramGenerator):
     """A Python function ``function(train, rows, seed) -> DataFrame``, called for every sample.
+
     The function receives the training table in the dtypes of the private table (a copy) and returns a table with
     ``rows`` rows and the same columns. Whether equal seeds give equal rows depends on the function.
 

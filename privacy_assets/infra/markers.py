@@ -38,7 +38,7 @@ def read_marker(place: Location, role: Role) -> str | None:
         role: Expected role of the location.
 
     Returns:
-        The id, or None without a marker.
+        The id, or None if there is no marker.
 
     Raises:
         ConfigError: If the marker is damaged, cannot be read, is for another role, or has another layout.
@@ -60,7 +60,9 @@ def read_marker(place: Location, role: Role) -> str | None:
     except OSError as error:
         if isinstance(marker, ObjectPath):
             raise
-        raise ConfigError(f"{marker}: the marker of this folder cannot be read ({error.strerror}).") from None
+        raise ConfigError(
+            f"{marker}: cannot read this file ({error.strerror}). Fix: grant read permission to the current user."
+        ) from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ConfigError(f"{marker} is damaged. Fix: restore it from a backup.") from None
     if marked_for != role:
@@ -72,7 +74,11 @@ def read_marker(place: Location, role: Role) -> str | None:
 
 
 def write_marker(place: Location, role: Role, deployment: str) -> None:
-    """Mark a location for a role of a deployment, unless it has a marker. ConfigError if that is impossible."""
+    """Mark a location for a role of a deployment, unless it has a marker.
+
+    Raises:
+        ConfigError: If that is impossible.
+    """
     layout = {"layout": LAYOUT} if role == "private" else {}
     try:
         if isinstance(place, Path):
@@ -86,7 +92,7 @@ def write_marker(place: Location, role: Role, deployment: str) -> None:
 
 
 def check_marker(place: Location, role: Role) -> str:
-    """Return the id of the deployment that a location is marked for; ConfigError if it has no marker."""
+    """Return the id of the deployment that a location is marked for. Raise ConfigError if it has no marker."""
     found = read_marker(place, role)
     if found is not None:
         return found

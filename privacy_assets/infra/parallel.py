@@ -191,7 +191,7 @@ def on_ray(address: str | None = None) -> Iterator[RayWorkers]:
             ray.init(address or "local", log_to_driver=False, logging_level=logging.ERROR)
         except (OSError, ValueError, RuntimeError):
             known = "auto, local, HOST:PORT or ray://HOST:PORT"
-            raise ConfigError(f"there is no Ray cluster at {safe_repr(address)}. Fix: give {known}.") from None
+            raise ConfigError(f"there is no Ray cluster at {safe_repr(address)}. Fix: pass {known}.") from None
     try:
         workers = RayWorkers()
         with using(workers):

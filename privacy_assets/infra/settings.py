@@ -96,7 +96,9 @@ def load_registry(*places: str) -> dict[str, Any]:
         if "__pydantic_fields__" not in vars(part):
             raise TypeError(f"{place} declares no settings. Fix: decorate the class with @declared.")
         if part.name in found:
-            raise TypeError(f"{place}: the name of {part.part} {part.name} is already used. Fix: set another name.")
+            other = f"{found[part.name].__module__}:{found[part.name].__qualname__}"
+            text = f"{place}: the name of {part.part} {part.name} is already used by {other}"
+            raise TypeError(f"{text}. Fix: set a different name.")
         found[part.name] = part
     return found
 

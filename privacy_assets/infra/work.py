@@ -68,8 +68,8 @@ def remove_unlocked(names: Iterable[str], remove: Callable[[str], object], folde
 class WorkFolder:
     """New private temporary folder.
 
-    It is removed by :meth:`close`, at the end of a ``with`` block, or when this object is deleted. The folder of a
-    killed process is no longer locked, and is removed when another process creates one.
+    It is removed by :meth:`close`, at the end of a ``with`` block, or when this object is deleted. If the process is
+    killed, its lock is released, and the next work folder that the same user creates removes the folder.
 
     Attributes:
         path: Path of the folder.

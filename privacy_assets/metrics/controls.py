@@ -305,7 +305,7 @@ class Controls(Metric):
     limits: tuple[Limit, ...] = Field(default=(), json_schema_extra=DERIVED, description="limits in force")
     copies: Copies = Field(default_factory=Copies, json_schema_extra=DERIVED, description="settings of copies")
     max_targets: Budget = Field(default=None, description="maximum number of attacked rows; default: all rows")
-    n_permutations: int = Field(default=499, ge=199, description="permutations of the membership labels")
+    n_permutations: int = Field(default=499, ge=199, description="number of permutations of the membership labels")
 
     name: ClassVar[str] = "controls"
     summary: ClassVar[str] = (

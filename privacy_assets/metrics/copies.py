@@ -33,15 +33,12 @@ _REPEATED = 10  # maximum number of subjects of a repeated row
 
 
 class _Held(NamedTuple):
-    """One entry per subject and group of identical rows; all arrays have shape (n,).
+    """One entry per subject and group of identical rows; all arrays have shape (n,)."""
 
-    ``whose``: subject; ``hits``, ``real``: numbers of synthetic and real rows in the group.
-    """
-
-    whose: np.ndarray
-    hits: np.ndarray  # synthetic rows of the cell
-    real: np.ndarray  # real rows of the cell
-    times: np.ndarray  # rows of this subject in the cell
+    whose: np.ndarray  # subject
+    hits: np.ndarray  # number of synthetic rows in the group
+    real: np.ndarray  # number of real rows in the group
+    times: np.ndarray  # number of rows of this subject in the group
     part: np.ndarray  # their share of the subject's rows
 
     def take(self, which: np.ndarray) -> Self:
@@ -319,7 +316,7 @@ class Copies(Metric):
     max_targets: Budget = Field(
         default=20_000, description="maximum number of rows attacked in part; default: all rows"
     )
-    n_permutations: int = Field(default=1000, ge=199, description="permutations of the membership labels")
+    n_permutations: int = Field(default=1000, ge=199, description="number of permutations of the membership labels")
 
     name: ClassVar[str] = "copies"
     summary: ClassVar[str] = "Which share of the training rows does the release copy, beyond chance?"

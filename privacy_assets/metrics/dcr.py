@@ -423,7 +423,7 @@ class Dcr(Metric):
 
     alpha: float = Field(default=0.02, gt=0, le=0.5, description="share of holdout rows that count as close")
     n_bootstraps: int = Field(default=1000, ge=50, description="bootstraps of the privacy score")
-    n_permutations: int = Field(default=999, ge=199, description="permutations of the membership labels")
+    n_permutations: int = Field(default=999, ge=199, description="number of permutations of the membership labels")
     tails: Annotated[tuple[Annotated[float, Field(gt=0, le=0.5)], ...], Tuple] = Field(
         default=(0.005, 0.02, 0.05, 0.20), min_length=1, description="shares of the closest synthetic rows"
     )

@@ -326,7 +326,7 @@ class Question:
 
     @property
     def is_open(self) -> bool:
-        """True if the holdout contains both answers."""
+        """Whether the holdout contains both answers."""
         return 0 < int(self.answers["holdout"].sum()) < len(self.answers["holdout"])
 
 

@@ -71,7 +71,7 @@ class EvaluationInputs:
         seen: dict[str, np.ndarray] = {role: np.unique(codes) for role, codes in self.subjects.items()}
         for role, codes in self.subjects.items():
             if len(codes) != len(self.tables[role]):
-                raise InputError(f"{len(codes)} subject codes for {len(self.tables[role])} rows", where=role)
+                raise InputError(f"there are {len(codes)} subject codes for {len(self.tables[role])} rows", where=role)
         for first, second in itertools.combinations([role for role in REAL_ROLES if role in seen], 2):
             shared = np.intersect1d(seen[first], seen[second]).size
             if shared:

@@ -167,8 +167,7 @@ class Linkability(Metric):
         everyone; its risk is 1. Intervals permute labels.
 
         Table: "sets", one row per pair. Constant columns are ignored. Not measurable if a set has no other columns,
-            with
-        fewer than 20 subjects in train or holdout, or without synthetic rows. Source: Giomi et al., "A unified
+        with fewer than 20 subjects in train or holdout, or without synthetic rows. Source: Giomi et al., "A unified
         framework for quantifying privacy risk in synthetic data", linkability attack.
     """
 
@@ -208,7 +207,7 @@ class Linkability(Metric):
     n_neighbors: int = Field(
         default=1, ge=1, le=_MOST_NEIGHBOURS, description="number of nearest synthetic rows by each half"
     )
-    n_permutations: int = Field(default=1000, ge=199, description="permutations of the membership labels")
+    n_permutations: int = Field(default=1000, ge=199, description="number of permutations of the membership labels")
 
     def measure(self, inputs: EvaluationInputs) -> MetricResult:
         """Compute the statistics and the table "sets"."""

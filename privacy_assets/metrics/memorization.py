@@ -158,7 +158,7 @@ class Memorization(Metric):
     quantile: float = Field(default=0.02, gt=0, le=0.5, description="quantile for lambda")
     n_neighbors: int = Field(default=20, ge=3, description="number of training rows of a spherelet")
     dimension: int = Field(default=2, ge=1, description="dimension of a spherelet")
-    n_permutations: int = Field(default=999, ge=199, description="permutations of the membership labels")
+    n_permutations: int = Field(default=999, ge=199, description="number of permutations of the membership labels")
 
     name = "memorization"
     summary = "Which synthetic rows are among training rows rather than among other synthetic rows?"

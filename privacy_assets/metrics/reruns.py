@@ -46,7 +46,7 @@ class RerunMetric(Metric):
         max_targets: Maximum number of attacked rows. None: all rows.
     """
 
-    n_permutations: int = Field(default=999, ge=199, description="permutations of the membership labels")
+    n_permutations: int = Field(default=999, ge=199, description="number of permutations of the membership labels")
     max_targets: Budget = Field(default=None, description="maximum number of attacked rows; default: all rows")
 
     in_leak_studies = False

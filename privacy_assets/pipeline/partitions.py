@@ -20,7 +20,7 @@ _FORMATS: dict[str, str] = {"hour": "%Y-%m-%d-%H:%M", "day": "%Y-%m-%d", "week":
 
 def check_key(key: object) -> None:
     """Raise ConfigError unless ``key`` is a string that can be the name of a partition and of its folder."""
-    fault, fix = name_fault(key) if isinstance(key, str) else "is not a string", "give it another name"
+    fault, fix = name_fault(key) if isinstance(key, str) else "is not a string", "use a different key"
     if isinstance(key, str) and not fault:
         if key != key.strip():
             fault = "starts or ends with a space"
@@ -28,7 +28,7 @@ def check_key(key: object) -> None:
             fault = f"is too long for the name of a folder ({size} bytes, at most {_LONGEST_FILE_NAME} are allowed)"
             fix = "shorten it; a character other than an ASCII letter or digit has up to 12 bytes"
     if fault:
-        raise ConfigError(f"partitions: a key {fault}. Fix: {fix}.")
+        raise ConfigError(f"partitions: key {safe_repr(key)} {fault}. Fix: {fix}.")
 
 
 @dataclass(frozen=True)

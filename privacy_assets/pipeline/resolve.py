@@ -147,7 +147,7 @@ class ResolvedTable:
 
     @property
     def external(self) -> bool:
-        """True if the synthetic table is external."""
+        """Whether the synthetic table is external."""
         return "synthetic" in self.row_sources
 
     @property
@@ -158,14 +158,14 @@ class ResolvedTable:
 
     @property
     def embeds(self) -> bool:
-        """True if an embedder is trained."""
+        """Whether an embedder is trained."""
         return self.embedder is not None and wants_embedder(self.metrics.values())
 
     def split_setup(self, keyed_fingerprint: Callable[[str], str]) -> dict[str, Any]:
-        """Return the settings that determine the side of each subject, and how columns are read.
+        """Return the settings that determine the side of each subject and the types of columns.
 
         Args:
-            keyed: Computes keyed digests of declared values.
+            keyed_fingerprint: Computes keyed digests of declared values.
         """
         data = self.spec.data
         return {
@@ -179,7 +179,7 @@ class ResolvedTable:
         """Return all settings except the policy that determine the statistics. They are signed in the attestation.
 
         Args:
-            keyed: Computes keyed digests of declared values.
+            keyed_fingerprint: Computes keyed digests of declared values.
         """
         metrics = {name: metric.settings() for name, metric in self.metrics.items()}
         embedder = None if self.embedder is None else dict(self.embedder)
@@ -192,7 +192,7 @@ class ResolvedTable:
 
     @property
     def filter_setup(self) -> dict[str, Any] | None:
-        """Settings of the filters by name, as in snapshots and attestations; None without filters."""
+        """Settings of the filters by name, as in snapshots and attestations. None if there are no filters."""
         return {one.name: one.settings() for one in self.filters} or None
 
     def uses_embedder(self, metric: Metric) -> bool:
@@ -266,7 +266,7 @@ def resolve_generator(given: GeneratorGroup, where: str) -> tuple[Generator, str
 
 
 def resolve_filters(given: Any, external: bool, where: str) -> tuple[Filter, ...]:
-    """Return filters, in registry order, from a name, ``{"name", "settings"}``, or a list of these."""
+    """Build filters, in registry order, from a name, ``{"name", "settings"}``, or a list of these."""
     from privacy_assets.generators.filters import as_filters
 
     try:

@@ -30,10 +30,16 @@ def read_source(row_source: RowSource, given: object, partition: str | None, for
     """Read the rows of a source.
 
     Args:
-        row_source: Where to read: rows passed by the caller, the demo table, or a path.
+        row_source: Rows passed by the caller, the demo table, or a path.
         given: Rows from the caller, for a source of kind "given".
         partition: Key of the partition, which replaces the placeholder in a path.
         form: Separator and encoding of CSV files.
+
+    Returns:
+        The rows, before any conversion.
+
+    Raises:
+        InputError: If the rows cannot be read.
     """
     if row_source.kind == "given":
         return given_frame(given, where=row_source.describe()).reset_index(drop=True)
@@ -83,7 +89,9 @@ def select_partition(
     if column is None or partition is None:
         return frame
     if column not in frame.columns:
-        raise InputError("the partition column is missing", where=where, column=column, fix="name an existing column")
+        raise InputError(
+            "the partition column is missing", where=where, column=column, fix="set it to an existing column"
+        )
     if window is not None:
         times = pd.to_datetime(frame[column], utc=True, errors="coerce")
         start, end = window if zoned else (time.replace(tzinfo=UTC) for time in window)
@@ -148,7 +156,7 @@ def _check_people_known(frame: Frame, data: Data, where: str) -> None:
     hint = f"; {', '.join(map(safe_repr, likely))} may identify people" if likely else ""
     column = yaml_text({"subject": likely[0] if likely else "COLUMN"})
     fix = (
-        f"name the column that identifies people (data: {column}), or state that each row is another person"
+        f"name the column that identifies people (data: {column}), or state that each row is a different person"
         f" (data: {yaml_text({'subject': EACH_ROW})}){hint}"
     )
     raise InputError("the settings do not state which rows belong to one person", where=where, fix=fix)

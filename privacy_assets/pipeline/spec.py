@@ -51,8 +51,8 @@ class Data(Group):
     subject: Annotated[str | None, Named] = Field(
         default=None,
         title="the name of a column, or {each_row: true}",
-        description="column that identifies people, or {each_row: true} if each row is another person; a run needs one"
-        " of the two",
+        description="column that identifies people, or {each_row: true} if each row is a different person; a run"
+        " needs one of the two",
     )
     each_row: bool = Field(default=False, description="the same as subject: {each_row: true}")
     kinds: Annotated[dict[str, Any], Dict, Named] = Field(
@@ -138,16 +138,19 @@ class Split(Group):
         default=None,
         gt=0,
         lt=1,
-        description="share of the people that the generator is trained on; without shares: 0.5",
+        description="share of people that the generator is trained on; 0.5 if no share is set",
     )
     holdout: float | None = Field(
-        default=None, gt=0, lt=1, description="share of the people that the generator has not seen; without shares: 0.3"
+        default=None,
+        gt=0,
+        lt=1,
+        description="share of people in the holdout, which the generator does not see; 0.3 if no share is set",
     )
     reference: float | None = Field(
         default=None,
         gt=0,
         lt=1,
-        description="share of further people that the generator has not seen; without shares: 0.2",
+        description="share of additional people that the generator does not see; 0.2 if no share is set",
     )
 
 
@@ -323,7 +326,11 @@ def beside_file(given: Any, folder: Path) -> Any:
 
 
 def spec_of(table: TableSpec | str, **short: Any) -> TableSpec:
-    """Return ``table``, or the settings of the table with this name; ConfigError if a setting is given twice."""
+    """Return ``table``, or the settings of the table with this name.
+
+    Raises:
+        ConfigError: If a setting is passed twice.
+    """
     if not isinstance(table, TableSpec):
         return TableSpec(name=table, **short)
     if twice := next((name for name, value in short.items() if value is not None), None):

@@ -33,8 +33,8 @@ class Step:
         work: Function that executes the step. Arguments: the run, the task name, and the input values by name.
         makes: Maps a table to the names of the values that the step creates (in Dagster: asset names). If it returns
             none, the table has no such step.
-        reads: Names of the values that it reads. Names that the table lacks are ignored.
-        accepts: Roles whose rows the caller may pass instead of a path.
+        reads: Maps a table to the names of the values that the step reads. Names that the table lacks are ignored.
+        accepts: Maps a table to the roles whose rows the caller may pass instead of a path.
         device: Returns True if creating the named value for a table can use an accelerator.
         one_each: Whether each value is made by a task of its own.
     """

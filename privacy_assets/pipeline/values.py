@@ -69,7 +69,7 @@ def _store_value(value: Any, folder: Location) -> None:
     elif callable(getattr(value, "save", None)):
         kept = _store_model(value, folder)
     else:
-        fix = "give the asset another IO manager"
+        fix = "use another IO manager for the asset"
         raise InputError(f"PrivacyIOManager does not store {type(value).__name__}", fix=fix)
     for name in set(names(folder)) & set(_LOADERS):  # files of an earlier definition of the asset would be read
         if name != kept.name:

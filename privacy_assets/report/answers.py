@@ -69,7 +69,7 @@ class Answer:
 
     @property
     def shown(self) -> bool:
-        """True if the first page shows it: the five questions, and others with a limit or a planted leak."""
+        """Whether the first page shows it: the five questions, and others with a limit or a planted leak."""
         return self.main or bool(self.outcomes) or bool(self.detectable_leaks)
 
     def to_json(self) -> dict[str, Any]:

@@ -207,7 +207,10 @@ def _metric_entry(name: str, result: MetricResult) -> dict[str, Any]:
 
 
 def plots_of(metric: str, table: str, rows: Rows) -> list[tuple[str, str]]:
-    """Return caption and SVG (empty without data) of each plot of a table; an empty list for unknown tables."""
+    """Return caption and SVG of each plot of a table.
+
+    The SVG is empty if there are no data, and the list is empty if the table is unknown.
+    """
     drawn = []
     for plot in METRICS[metric].plots if metric in METRICS else ():
         if plot.table != table:
@@ -233,10 +236,9 @@ def _table_entry(name: str, rows: Rows) -> Entry:
 
 
 def filter_entry(generator: Mapping[str, Any] | None, results: Mapping[str, MetricResult]) -> Entry | None:
-    """Return the filter names, the numbers of drawn and dropped rows, and a chart of statistics before and after
-    filtering.
+    """Return filter names, numbers of drawn and dropped rows, and a chart of statistics before and after filtering.
 
-    None if no filter was used.
+    Return None if no filter was used.
     """
     stated = (generator or {}).get("filter")
     if not isinstance(stated, Mapping):
@@ -268,9 +270,10 @@ def protection_entry(protection: Protection, estimate: Callable[[str], Estimate 
 
 
 def before_and_after(before: Any, after: Mapping[str, MetricResult]) -> tuple[str, str]:
-    """Return a caption and a bar chart of statistics before and after a filter; empty without data.
+    """Return a caption and a bar chart of statistics before and after a filter.
 
-    ``before`` are results by metric, as JSON. Statistics are compared only if settings, seed and version are equal.
+    The chart is empty if there are no data. ``before`` are results by metric, as JSON. Statistics are compared only if
+    settings, seed and version are equal.
     """
     rows, caption = [], "Before and after the filter."
     for name, metric in METRICS.items():

@@ -357,7 +357,7 @@ _SMALLEST_MARKED = 0.02  # smaller slices show no number
 
 
 def draw(plot: Plot, rows: Rows) -> str:
-    """Draw a declared plot of the rows of its table; empty without data."""
+    """Draw a declared plot of the rows of its table. Return "" if there are no data."""
     match plot:
         case IntervalPlot(x=x, y=y, series=series, axis_labels=labels, log_x=log, null=null):
             return intervals_svg(rows, x=x, y=y, series=series, labels=labels, log=log, null=null)
@@ -369,7 +369,7 @@ def draw(plot: Plot, rows: Rows) -> str:
             return pie_svg(rows)
         case SharePlot(label=label, series=words, log=log):
             return shares_svg(rows, label, words, log=log)
-    raise TypeError(f"nothing draws a {type(plot).__name__}.")
+    raise TypeError(f"a plot of type {type(plot).__name__} cannot be drawn.")
 
 
 def points_svg(rows: Rows, label: str, points: str) -> str:

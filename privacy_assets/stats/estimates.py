@@ -47,7 +47,7 @@ class Estimate:
 
     @property
     def measurable(self) -> bool:
-        """True if value and both bounds are finite."""
+        """Whether value and both bounds are finite."""
         return all(math.isfinite(x) for x in (self.value, self.low, self.high))
 
     def to_json(self) -> dict[str, Any]:

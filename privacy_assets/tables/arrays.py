@@ -28,9 +28,12 @@ _FAULTS = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, 
 def mapped_empty(shape: int | tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
     """Allocate an uninitialized array, C order, mapped from a file if it takes 16 MiB or more.
 
-    The system can write pages of a mapped array to disk to free memory. The file is in the TMPDIR folder and has no
-    name, so other users cannot open it. It is deleted with the last array that uses it, or when the process ends for
-    any reason. Raises InputError if there is no space.
+    The system can write pages of a mapped array to disk to free memory. The file is in the folder for temporary
+    files (TMPDIR if set) and has no name, so other users cannot open it. It is deleted with the last array that uses
+    it, or when the process ends for any reason.
+
+    Raises:
+        InputError: If there is no space.
     """
     size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
     if size < LARGE:

@@ -20,7 +20,7 @@ from privacy_assets.tables.table import Table
 
 
 def people_of(tables: Iterable[Table]) -> np.ndarray | None:
-    """Return the int64 subject code of each row of the stacked tables, or None without subjects."""
+    """Return the int64 subject code of each row of the stacked tables, or None if there are no subjects."""
     ids = [table.subject_ids for table in tables if table.subject_ids is not None]
     return pd.factorize(stacked(ids).cells)[0].astype(np.int64) if ids else None
 

@@ -30,7 +30,7 @@ from privacy_assets.tables.schema import (
 from privacy_assets.tables.text import MARKERS, TextForm, infer_text, is_text, texts_of
 
 REAL_ROLES = ("train", "holdout", "reference")
-EACH_ROW = {"each_row": True}  # the subject of a table in which each row is another person
+EACH_ROW = {"each_row": True}  # the subject of a table in which each row is a different person
 REAL = "train, holdout and reference"
 
 
@@ -121,7 +121,7 @@ def check_ids(subjects: Mapping[str, Column], names: Mapping[str, str]) -> None:
         for role, texts in others:
             if not (texts & known):
                 problem = f"ids differ from those in {names[first]} only in blanks, case, zeros or the form of numbers"
-                fix = "write the ids of people in the same form in all tables"
+                fix = "use one form for the ids of people in all tables"
                 raise InputError(problem, where=names[role], column=subjects[role].name, fix=fix)
 
 
@@ -301,7 +301,7 @@ def _with_row(read: TextForm, texts: Mapping[str, pd.Series]) -> TextForm:
 
 
 def _has_distances(filled: Mapping[str, pd.Series], texts: Mapping[str, pd.Series], missing: Sequence[str]) -> bool:
-    """Return True if the values of a column, or at least half of them, are numbers or dates."""
+    """Return True if the values of a column are numbers or dates, or at least half of a text column is."""
     if texts:
         read = infer_text([texts_of(part) for part in texts.values()], missing)
         return read.kind in ("integer", "numeric", "datetime") or bool(read.doubt)
@@ -329,7 +329,7 @@ def _time_dtype(schema: ColumnSchema, filled: Mapping[str, pd.Series], texts: Co
     if len(set(zones.values())) > 1:
         where = next(table for table in zones if not zones[table])
         other = next(table for table in zones if zones[table])
-        fix = "give the zone of times without one (timezone: Europe/Berlin, on the command line --timezone)"
+        fix = "set the zone of times without one (timezone: Europe/Berlin, on the command line --timezone)"
         problem = f"its times have no time zone, and those in {other} have one"
         raise InputError(problem, where=where, column=schema.name, fix=fix)
     return "datetime64[us, UTC]" if any(zones.values()) and "," not in dtype else dtype
@@ -338,7 +338,8 @@ def _time_dtype(schema: ColumnSchema, filled: Mapping[str, pd.Series], texts: Co
 def _form_of(name: str, texts: Mapping[str, pd.Series], missing: Sequence[str], kind: Kind | None) -> TextForm:
     """Infer the form of a text column from all tables together.
 
-    Raise InputError if every table alone contains numbers or dates, but no single form fits all of them.
+    Raises:
+        InputError: If every table alone contains numbers or dates, but no single form fits all of them.
     """
     tables = {where: texts_of(part) for where, part in texts.items()}
     read = infer_text(list(tables.values()), missing)
@@ -357,7 +358,7 @@ def _form_of(name: str, texts: Mapping[str, pd.Series], missing: Sequence[str], 
 
 
 def _declared_form(read: TextForm, kind: Kind) -> TextForm:
-    """Return how text of a declared kind is read: the declaration decides, unless its format is ambiguous as well."""
+    """Return the form of text of a declared kind: the declared one, unless its format is ambiguous as well."""
     numbers = {"numeric", "integer"}
     if read.doubt and read.kind == "categorical":  # a few cells are not of this kind: the conversion names them
         stray, form = kind_and_format(read.choices[0], "")

@@ -179,7 +179,7 @@ def _zone_of(series: pd.Series, column: ColumnSchema, where: str) -> str:
     if not zoned and column.timezone:
         return column.timezone
     states = ("a time zone", "none") if zoned else ("no time zone", "one")
-    fix = "write the times as in the private tables, or give the zone of times without one (timezone: Europe/Berlin)"
+    fix = "write the times as in the private tables, or set the zone of times without one (timezone: Europe/Berlin)"
     problem = f"its times have {states[0]}, and those of the private tables have {states[1]}"
     raise InputError(problem, where=where, column=column.name, fix=fix)
 
@@ -228,7 +228,7 @@ def _texts(series: pd.Series, name: str, where: str) -> tuple[np.ndarray, list[s
     elif pd.api.types.is_object_dtype(dtype) and pd.api.types.infer_dtype(series, skipna=True) != "string":
         for row, value in enumerate(series):
             if isinstance(value, _CONTAINERS):
-                problem, fix = f"a {type(value).__name__} is not a category", "convert it to text"
+                problem, fix = f"a value of type {type(value).__name__} is not a category", "convert it to text"
                 raise InputError(problem, where=where, column=name, row=row, fix=fix)
         spelled = [None if gone else _text(value) for value, gone in zip(series, series.isna(), strict=True)]
         codes, found = pd.factorize(np.array([*spelled, None], dtype=object)[:-1])

@@ -23,7 +23,7 @@ class Declared:
         new_values: Columns in which new values are allowed, with the reason, which is signed.
         allowed_values: Values that a closed column may contain in addition to those of the real tables.
         missing: Values that mean a missing value, by column.
-        read: How CSV files are written.
+        read: Separator and encoding of CSV files.
         timezone: Zone of times without a time zone, such as "Europe/Berlin". "": there is none.
     """
 
@@ -53,14 +53,16 @@ class Declared:
         """
         drop, new_values, allowed_values, missing = map(as_named, (drop, new_values, allowed_values, missing))
         if isinstance(drop, str) or not all(isinstance(name, str) for name in drop or ()):
-            raise ConfigError("drop: give a list of column names.")
+            raise ConfigError("drop must be a list of column names.")
         for argument, given, form in (
             ("new_values", new_values, "{column: reason}"),
             ("allowed_values", allowed_values, "{column: [values]}"),
             ("missing", missing, "{column: [values]}"),
         ):
             if not isinstance(given or {}, Mapping) or not all(isinstance(name, str) for name in given or ()):
-                raise ConfigError(f"{argument} is not a mapping of column names. Fix: give {form}.")
+                kind = type(given).__name__
+                wrong = "has a column name that is not a string" if isinstance(given, Mapping) else f"has type {kind}"
+                raise ConfigError(f"{argument} {wrong}. Fix: pass a mapping {form}.")
         for name, reason in (new_values or {}).items():
             if not isinstance(reason, str) or not reason.strip():
                 fix = f"new_values: {{{name}: why new values are safe here}}"
@@ -71,13 +73,17 @@ class Declared:
                 if not listed or not all(isinstance(one, str | bool | int | float) for one in listed):
                     raise ConfigError(f"{argument}: {name!r} needs a list of strings or numbers.")
         if timezone is not None and (not isinstance(timezone, str) or timezone not in available_timezones()):
-            raise ConfigError("timezone: give the name of a time zone, such as Europe/Berlin.")
+            raise ConfigError("timezone: unknown time zone. Fix: set the name of one, such as Europe/Berlin.")
         named = [*(drop or ()), *(new_values or {}), *(allowed_values or {})]
         for name in named:
             if named.count(name) > 1:
-                raise ConfigError(f"column {name!r} is named twice in drop, new_values and allowed_values.")
+                raise ConfigError(
+                    f"column {name!r} is named twice in drop, new_values and allowed_values. Fix: remove one."
+                )
             if name == subject and name not in (drop or ()):
-                raise ConfigError(f"column {name!r} is the subject, which is not published and needs no role.")
+                raise ConfigError(
+                    f"column {name!r} is the subject, which is not published. Fix: declare no role for it."
+                )
         return cls(
             tuple(drop or ()),
             dict(new_values or {}),
@@ -91,7 +97,7 @@ class Declared:
         """Return the signed form: all declarations, with allowed values as their number and a keyed digest.
 
         Args:
-            keyed: Keyed digest of the deployment.
+            keyed_fingerprint: Computes keyed digests with the secret of the deployment.
         """
         allowed_values = {
             name: {

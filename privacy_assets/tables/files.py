@@ -52,7 +52,9 @@ class CsvFormat:
             return given
         told = given or {}
         if not isinstance(told, Mapping) or not set(told) <= {"sep", "encoding"}:
-            raise ConfigError('read: give a mapping with sep, encoding or both, such as {sep: ";", encoding: cp1252}.')
+            raise ConfigError(
+                'read must be a mapping with sep, encoding or both, such as {sep: ";", encoding: cp1252}.'
+            )
         sep, encoding = told.get("sep") or "", told.get("encoding") or ""
         if not isinstance(sep, str) or len(sep) > 1 or sep in ('"', "\n", "\r"):
             raise ConfigError('read: sep must be one character, such as ";".')
@@ -73,6 +75,7 @@ def suffix_of(file: Location | Path) -> str:
 
 def table_files(path: str | Location) -> list[Location]:
     """Return the files that ``path`` names: one file, the matches of a glob pattern, or the tables in a folder.
+
     Pipes and devices are not opened, because that could block forever.
 
     Args:
@@ -86,7 +89,7 @@ def table_files(path: str | Location) -> list[Location]:
     """
     place = location(path)
     if isinstance(place, Path) and not is_path(place):
-        fix = "give a dataframe, or the path of a .parquet or .csv file"
+        fix = "pass a dataframe, or the path of a .parquet or .csv file"
         raise InputError(f"a string of {len(str(place))} characters is not the path of a table", fix=fix)
     try:
         return sorted(_objects(place) if isinstance(place, ObjectPath) else _on_disk(place))

@@ -40,7 +40,7 @@ def given_frame(table: object, *, where: str) -> pd.DataFrame:
     """
     if isinstance(table, pd.DataFrame):
         return renamed(plain_types(table), where)
-    fix = "give a dataframe (pandas, polars, DuckDB, Arrow ...) or the path of a .parquet or .csv file"
+    fix = "pass a dataframe (pandas, polars, DuckDB, Arrow ...) or the path of a .parquet or .csv file"
     try:
         arrow = _arrow(table)
     except (KeyboardInterrupt, SystemExit):
@@ -49,7 +49,7 @@ def given_frame(table: object, *, where: str) -> pd.DataFrame:
         problem = f"the {type(table).__name__} cannot be read ({type(error).__name__})"
         InputError(problem, where=where, fix=fix).raise_without_context()
     if arrow is None:
-        raise InputError(f"it is a {type(table).__name__}, not a table", where=where, fix=fix)
+        raise InputError(f"it has type {type(table).__name__}, which is not a table", where=where, fix=fix)
     return renamed(frame_of(arrow, where, "a table"), where)
 
 

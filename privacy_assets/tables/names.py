@@ -58,7 +58,7 @@ def as_named(given: Any) -> Any:
 
 
 def renamed(frame: pd.DataFrame, where: str) -> pd.DataFrame:
-    """Convert the names of the columns of a table to Unicode form NFC; InputError if two become equal."""
+    """Normalize the column names of a table to Unicode NFC. Raise InputError if two become equal."""
     names = [as_named(name) if isinstance(name, str) else name for name in frame.columns]
     if names == list(frame.columns):
         return frame

@@ -35,10 +35,12 @@ SAME_COLUMNS = "give all files of a glob the same columns"
 def read_table(path: str | Location, form: CsvFormat = CSV) -> pd.DataFrame:
     """Read a Parquet or CSV file, or several with the same columns, as one frame with a new index.
 
-    CSV: header line; empty fields are missing, and all others are text, which :mod:`.contract` reads. Parquet: a
-    named index stored by pandas becomes a column, and so do the folders of a partitioned table (``sex=F/1.parquet``).
-    Names of columns are converted to Unicode form NFC. Raises InputError
-    naming the file.
+    CSV files need a header line. Empty fields are missing; other fields are strings, whose type :mod:`.contract`
+    infers. In Parquet files, a named index stored by pandas becomes a column, and so do the folders of a partitioned
+    table (``sex=F/1.parquet``). Column names are normalized to Unicode NFC.
+
+    Raises:
+        InputError: If a file cannot be read. The message names the file.
     """
     place = location(path)
     frames = [(file, _read_file(file, form).assign(**folder_values(place, file))) for file in table_files(place)]
@@ -63,9 +65,9 @@ def kind_of(file: Location) -> str:
     kind = SUFFIXES.get(suffix_of(file))
     size = file.version()[0] if isinstance(file, ObjectPath) else file.stat().st_size
     if size == 0:
-        raise InputError("the file is empty", where=str(file), fix="give a file with a header and rows")
+        raise InputError("the file is empty", where=str(file), fix="use a file with a header and rows")
     if kind is None:
-        fix = f"give one of {', '.join(SUFFIXES)}"
+        fix = f"use one of {', '.join(SUFFIXES)}"
         raise InputError(f"unknown file type {safe_repr(file.suffix)}", where=str(file), fix=fix)
     return kind
 

@@ -79,6 +79,7 @@ _UNUSUAL = r"[^\x00-\x7f\x{c0}-\x{24f}]"  # neither ASCII nor a Latin letter: ma
 
 def certain_identifier(texts: Iterable[str]) -> str:
     """Return the kind of direct identifier that occurs in ``texts``.
+
     A single e-mail address or IBAN suffices, also within a longer text and in another spelling (full-width or invisible
     characters, "(at)", an IBAN in groups). By chance, 1 in 97 codes of the form of an IBAN has valid check digits, so
     codes in lower case without groups of four count only if most of them are valid.
@@ -112,6 +113,7 @@ def _normalised(texts: Iterable[str]) -> pa.Array:
 
 def _hold_ibans(texts: Iterable[str]) -> bool:
     """Return True if one text contains a valid IBAN in a usual spelling, or most of those in other spellings are valid.
+
     An IBAN consists mostly of digits after its first four characters.
     """
     other: list[bool] = []
@@ -142,6 +144,7 @@ def _is_valid(iban: str) -> bool:
 
 def likely_identifier(texts: np.ndarray, rows: np.ndarray, shared: bool = False) -> str:
     """Return the kind of direct identifier that a column contains by the form of its values.
+
     Phone and card numbers also occur by chance, so at least 20 % of the rows must have the form.
 
     Args:
@@ -192,7 +195,7 @@ _FILLER = 0.2  # minimum share of rows with a placeholder such as "none" or "unk
 _TOO_EVEN = -5.0  # standard deviations: measures of independent subjects are not that much more even than chance
 _YEARS = (1500, 2100)
 
-_ALONE_TEXT = "nearly every value belongs to one person"
+_ALONE_TEXT = "at least half of the rows have a value of one person only"
 _SHARED_TEXT = "codes that only a few rows share"
 _NOTE_TEXT = "free text"
 _DATE_TEXT = "dates that were read as text: their kind is datetime"
@@ -263,8 +266,7 @@ def with_roles(
         tables: Real tables.
         people: Subject of each row of the stacked tables, shape (n,). None: each row is a subject.
         declared: Declarations by the user.
-        kinds: Declared kinds by column. A numeric column with a declared kind is treated as a measurement and is never
-            open.
+        kinds: Declared kinds by column. A numeric column with a declared kind is a measurement and never open.
         where: Name of the tables in messages.
 
     Raises:
@@ -355,6 +357,7 @@ def allowed_values(column: ColumnSchema, real: Sequence[Column]) -> Column:
 
 def bounds(real: Sequence[Column]) -> tuple[Any, Any] | None:
     """Return the smallest and largest allowed cell of a number or date.
+
     The real range is extended by its width on each side. A number far outside could encode a whole row in its digits.
 
     Returns:
@@ -369,6 +372,7 @@ def bounds(real: Sequence[Column]) -> tuple[Any, Any] | None:
 
 def foreign_cells(column: ColumnSchema, real: Sequence[Column], synthetic: Column) -> np.ndarray:
     """Return True for cells of ``synthetic`` that are not allowed, bool of shape (n,).
+
     Missing values are allowed if a real row has one, and always in generated columns.
 
     Args:
@@ -466,6 +470,7 @@ def _read_as_text(texts: np.ndarray) -> str:
 
 def _is_key(numbers: np.ndarray, holders: np.ndarray) -> bool:
     """Return True if integers look like keys: all long and of equal length, or with too few coincidences.
+
     If independent measures were uniform over their range, n subjects would have n (n - 1) / (2 range) pairs with
     equal values. Other distributions give more pairs. Keys are unique, so they give fewer. Years from 1500
     to 2100 are exempt.

@@ -43,7 +43,7 @@ class ColumnSchema:
         precision: Precision of numbers and times; see :mod:`.precision`.
         role: Which values the published column may contain; see :mod:`.roles`. None: not determined yet.
         allowed_values: Values that a closed column may contain in addition to those of the real tables.
-        format: How text cells are read as numbers or dates; see :class:`.text.TextForm`.
+        format: Format of text cells that are numbers or dates; see :class:`.text.TextForm`.
         missing: Declared values that mean a missing value, in addition to empty cells.
         timezone: Declared zone of times without a time zone. "": they have none.
     """
@@ -120,12 +120,12 @@ class TableSchema:
 def check_frame(frame: Frame, *, where: str, smallest: int = 1) -> None:
     """Raise InputError unless ``frame`` has unique string column names, at least one column and ``smallest`` rows."""
     if len(frame.columns) == 0:
-        raise InputError("the table has no columns", where=where, fix="give a table with at least one column")
+        raise InputError("the table has no columns", where=where, fix="pass a table with at least one column")
     # Positions, not names: if a table was transposed by mistake, its column names are private values.
     for position, name in enumerate(frame.columns):
         if not isinstance(name, str):
-            problem = f"the name of column {position} has the type {type(name).__name__}, not text"
-            raise InputError(problem, where=where, fix="rename the columns to text")
+            problem = f"the name of column {position} has type {type(name).__name__}, not string"
+            raise InputError(problem, where=where, fix="convert the column names to strings")
         if fault := name and name_fault(name):  # an unnamed column can be dropped
             raise InputError(f"the name of column {position} {fault}", where=where, fix="rename the column")
     repeated = frame.columns.duplicated().nonzero()[0]
@@ -156,12 +156,13 @@ def _quoted(name: str) -> str:
 def check_subject(columns: Iterable[str], subject: str, where: str) -> None:
     """Raise InputError unless the column ``subject`` exists."""
     if subject not in columns:
-        fix = f"name one of its columns.{near_name(subject, columns)}"
-        raise InputError("the subject column is missing", where=where, column=subject, fix=fix)
+        fix = f"set subject to a column of this table.{near_name(subject, columns)}"
+        raise InputError("the column configured as the subject does not exist", where=where, column=subject, fix=fix)
 
 
 def check_not_published(columns: Iterable[str], subject: str | None, where: str) -> None:
     """Check that the synthetic table does not contain the subject column.
+
     A synthetic row belongs to no subject, and the identifier of a real one would be disclosed.
 
     Raises:

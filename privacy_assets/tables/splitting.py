@@ -61,7 +61,7 @@ def split_rows(
     parts = {role: np.flatnonzero(sides == side) for side, role in enumerate(shares)}
     for role, rows in parts.items():
         if not len(rows):
-            raise InputError(f"{len(table)} rows leave {role} empty", where=where, fix="give more rows or other shares")
+            raise InputError(f"{len(table)} rows leave {role} empty", where=where, fix="use more rows or other shares")
     return parts
 
 

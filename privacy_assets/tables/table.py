@@ -167,8 +167,9 @@ class Table:
     def to_published_frame(self) -> pd.DataFrame:
         """Return the table in the dtypes of the private table, for publication.
 
-        A dtype that cannot hold missing values is replaced by its nullable counterpart if there are any. Shorter floats
-        and other time units are rounded; other changes of a value (300 in int8, text in a number) raise InputError.
+        If values are missing, a dtype that cannot hold them is replaced by its nullable counterpart. Values of float16
+        and float32 columns and of other time units are rounded; other changes of a value (300 in int8, text in a
+        number) raise InputError.
         """
         schema = self.schema
         series = {c.name: restored(self.columns[c.name], c) for c in schema.columns}

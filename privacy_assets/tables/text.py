@@ -222,7 +222,7 @@ def _dates(values: pa.Array) -> TextForm | None:
 
 
 def _strays(values: pa.Array, rows: np.ndarray) -> TextForm | None:
-    """Return a doubtful form if nearly all values are numbers or dates. None: the column is a category."""
+    """Return a doubtful form if at least half of the values are numbers or dates. None: the column is a category."""
     patterns: list[tuple[str, str, Any]] = [
         (_POINT, "numbers", "numeric"),
         (_COMMA, "numbers", {"numeric": {"decimal": ","}}),

@@ -30,7 +30,10 @@ COMMANDS = {
 }
 IN_EVERY_COMMAND = [
     ("--seed=-1", "seed"),
-    ("--subject=persn", "column 'persn': the subject column is missing. Fix: name one of its columns."),
+    (
+        "--subject=persn",
+        "column 'persn': the column configured as the subject does not exist. Fix: set subject",
+    ),
     ('--drop="town', "--drop: a double quote is not closed"),
     ("--drop=town,twn", "there is no column 'twn'. Did you mean 'town'?"),
     ("--kind=town=categorical,age", "COLUMN=KIND"),
@@ -106,7 +109,7 @@ OF_ONE_COMMAND = [
     ("leak-study", "--overfit=1 --fractions=0", "cannot be combined with --fractions or --noise"),
     ("leak-study", "--overfit=1 --generator=ctgan", "cannot over-fit"),
     ("leak-study", "--overfit=3", "overfit"),
-    ("leak-study", "--generator=rvae", "can be used only with --overfit"),
+    ("leak-study", "--generator=rvae", "only with --overfit"),
     ("leak-study", "--people=2", "--people at least 3"),
     ("leak-study", "--people=30", "a third of the people has"),
     ("leak-study", "--metrics=dcrr", "Did you mean 'dcr'"),
@@ -139,7 +142,10 @@ def test_every_command_that_reads_a_private_table_names_open_columns(
         frame = pd.read_parquet(file)
         frame.assign(claim=[f"CLAIM-{file.stem}-{row}" for row in range(len(frame))]).to_parquet(file.name)
     said = command(name, *COMMANDS[name], status=2)
-    assert "'claim' (nearly every value belongs to one person)" in said.err and "drop: [claim]" in said.err
+    assert (
+        "'claim' (at least half of the rows have a value of one person only)" in said.err
+        and "drop: [claim]" in said.err
+    )
     assert "CLAIM-" not in said.err and not os.path.exists("made.csv")
 
 

@@ -153,7 +153,7 @@ def test_an_upstream_asset_without_partitions_is_not_published_whole(
     assert dg.materialize([raw], resources=defs.resources, instance=instance).success
     result = run(defs, instance, "source", partition="north")
     if column is None:
-        assert "asset raw has no partitions" in failures(result)["people__read"].error.cause.message
+        assert "asset raw is not partitioned" in failures(result)["people__read"].error.cause.message
     else:
         rows = Table.load(tmp_path / "storage/people/source/partition=north/table.bin").frame()
         assert result.success and set(rows["region"]) == {"north"}

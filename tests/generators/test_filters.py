@@ -210,7 +210,7 @@ def test_a_list_of_filters_has_one_order():
     assert one == other == (SimilarityFilter(), OutlierFilter())
     assert as_filters(None) == as_filters([]) == ()
     assert as_filters({"name": "memorization", "settings": {"crowd": 3}}) == (MemorizationFilter(crowd=3),)
-    with pytest.raises(ConfigError, match="outliers was given twice"):
+    with pytest.raises(ConfigError, match="outliers was passed twice"):
         as_filters(["outliers", {"name": "outliers", "settings": {"quantile": 0.8}}])
 
 

@@ -127,7 +127,7 @@ def newcomer(folder: Path, **more: Any) -> dg.Definitions:
 def test_the_first_run_names_both_columns_and_after_drop_it_publishes(world: World) -> None:
     result = world.run(newcomer(world.root))
     told = reason(result, "claims__read")
-    assert "'claim_id' (nearly every value belongs to one person), 'note' (free text)" in told
+    assert "'claim_id' (at least half of the rows have a value of one person only), 'note' (free text)" in told
     assert "drop: [claim_id, note]" in told and "CLM-" not in told
     nothing_published(world, "claims")
     result = world.run(newcomer(world.root, drop=["claim_id", "note"]))

@@ -91,7 +91,7 @@ class Stream:
     ids=["lazy polars that fails", "duckdb that fails", "own stream"],
 )  # fmt: skip
 def test_what_a_library_says_is_not_told(given: Callable[[], Any]) -> None:
-    with pytest.raises(InputError, match=r"^train: the \w+ cannot be read \(\w+\)\. Fix: give a dataframe") as caught:
+    with pytest.raises(InputError, match=r"^train: the \w+ cannot be read \(\w+\)\. Fix: pass a dataframe") as caught:
         given_frame(given(), where="train")
     assert caught.value.__context__ is None and caught.value.__cause__ is None
     assert SECRET not in "".join(traceback.format_exception(caught.value))
@@ -99,7 +99,7 @@ def test_what_a_library_says_is_not_told(given: Callable[[], Any]) -> None:
 
 @pytest.mark.parametrize("given", [[SECRET], {"name": [SECRET]}, SECRET.encode(), np.array([SECRET]), iter([SECRET])])
 def test_what_is_no_table_is_named_by_its_type(given: object) -> None:
-    with pytest.raises(InputError, match=f"train: it is a {type(given).__name__}, not a table"):
+    with pytest.raises(InputError, match=f"train: it has type {type(given).__name__}, which is not a table"):
         given_frame(given, where="train")
 
 

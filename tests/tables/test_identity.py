@@ -190,7 +190,7 @@ def test_without_a_subject_equal_rows_stay_together_in_any_dtype() -> None:
 
 def test_split_errors_name_place_and_no_value() -> None:
     frame = people(50)
-    with pytest.raises(InputError, match="column 'person': the subject column is missing"):
+    with pytest.raises(InputError, match="column 'person': the column configured as the subject does not exist"):
         split(frame, "person")
     with pytest.raises(InputError, match=r"column 'id', row 4: the subject is missing"):
         split(frame.assign(id=frame["id"].where(frame.index != 4)), "id")

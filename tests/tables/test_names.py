@@ -53,7 +53,7 @@ def test_a_name_with_a_character_that_cannot_be_seen_is_refused(name: str, tmp_p
     for read in (read_table, load):
         with pytest.raises(InputError, match=r"t\.parquet: the name of column 1 contains a character"):
             read(tmp_path / "t.parquet")
-    with pytest.raises(ConfigError, match=f"partitions: a key contains a character that readers cannot see .{code}"):
+    with pytest.raises(ConfigError, match=f"partitions: key .* contains a character that readers cannot see .{code}"):
         KeyPartitions(("north", name))
     with pytest.raises((ConfigError, DagsterInvalidDefinitionError), match="partition.* key"):
         build_privacy_assets(
@@ -69,7 +69,7 @@ def test_surrogates_lengths_and_forms() -> None:
     assert name_fault(DECOMPOSED) == "is not in Unicode form NFC"
     assert name_fault("") == "is empty"
     for key in ("", " ", " a", "a ", "a" * 129, DECOMPOSED, 3):
-        with pytest.raises(ConfigError, match="partitions: a key"):
+        with pytest.raises(ConfigError, match="partitions: key "):
             KeyPartitions(("north", key))  # type: ignore[arg-type]
 
 
@@ -77,7 +77,7 @@ def test_surrogates_lengths_and_forms() -> None:
 def test_the_folder_of_every_accepted_key_can_be_created(character: str, most: int, tmp_path: Path) -> None:
     KeyPartitions((character * most,))
     ReleaseTarget("t" * 128, character * most).below(tmp_path).mkdir(parents=True)
-    with pytest.raises(ConfigError, match=r"partitions: a key (is too long .* Fix: shorten|has 129 characters)"):
+    with pytest.raises(ConfigError, match=r"partitions: key .* (is too long .* Fix: shorten|has 129 characters)"):
         KeyPartitions((character * (most + 1),))
 
 

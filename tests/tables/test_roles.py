@@ -44,7 +44,7 @@ def in_roles(
     return with_roles(table.schema, [table], people, declared, kinds, where="source")
 
 
-ALONE, KEY = "nearly every value belongs to one person", "integers that look like a key"
+ALONE, KEY = "at least half of the rows have a value of one person only", "integers that look like a key"
 PAIN = "patient {} has pain in her left knee, and more"
 OPEN: dict[str, tuple[str, Any]] = {
     "claim": (ALONE, [f"CLM-{i:06d}" for i in range(N)]),

@@ -118,7 +118,7 @@ def test_overrides_win_and_are_checked_and_a_schema_survives_json() -> None:
     [
         (pd.DataFrame(), "no columns"),
         (pd.DataFrame({"a": []}), "0 rows"),
-        (pd.DataFrame({1: [1]}), "the name of column 0 has the type int, not text"),
+        (pd.DataFrame({1: [1]}), "the name of column 0 has type int, not string"),
         (pd.DataFrame([[1, 2]], columns=["a", "a"]), "the name of column 1 occurs twice"),
     ],
 )
@@ -165,7 +165,7 @@ def test_canonical_values(values: object, kind: Kind, expected: list[object]) ->
         (objects(1, SECRET), "integer", 1, "a value is not an integer"),
         (objects(True, SECRET), "boolean", 1, "a value is not true or false"),
         (objects("2020-01-01", SECRET), "datetime", 1, "a value is not a date or time"),
-        (objects("a", [SECRET]), "categorical", 1, "a list is not a category"),
+        (objects("a", [SECRET]), "categorical", 1, "a value of type list is not a category"),
         (objects(1, [SECRET]), "numeric", 1, "a value is not a number"),
         (objects(0, 1, 2), "boolean", 2, "a value is not true or false"),
         ([5, 6], "datetime", 0, "2 rows are affected"),

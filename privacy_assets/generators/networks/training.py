@@ -1,7 +1,7 @@
 """Training loop and shared parts of the neural generators: vectors of rows, layers, samplers and seeds.
 
-A row of a layout with p numbers and choices of sizes k_1..k_q is a vector of p + k_1 + ... + k_q entries: the levels of
-the numbers, then one-hot blocks.
+A row with p numeric and q categorical variables (of k_1..k_q categories) is encoded as p + k_1 + ... + k_q entries: the
+quantile level of each number, then one-hot blocks.
 """
 
 from __future__ import annotations

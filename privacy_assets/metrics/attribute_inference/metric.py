@@ -217,22 +217,20 @@ class AttributeInference(Metric):
         Giomi et al. (Anonymeter): each column in turn is the target, all others are known, and the value of the nearest
         synthetic row is the prediction. A number within 5 % of the truth is right. Gretel's Data Privacy Protection
         Score: 3, half, or all but one of the columns are known, the prediction uses 1 or 5 neighbors, and a number
-            within 1 % is
-        right. The tolerance of dates, which have no zero, is relative to the standard deviation.
+        within 1 % is right. The tolerance of dates, which have no zero, is relative to the standard deviation.
 
         Intervals of ``excess`` and ``risk`` permute labels by subject, which is valid for any sizes, and hold
         simultaneously for all columns.
 
         Tables: "columns" (success on train and holdout, baseline, excess with a simultaneous 95 % interval, risk,
-            points of
-        the strongest attack, weight), "attacks" and "grade". "grade" contains Gretel's own score, 100 minus the
-        weighted mean success rate on train (3 quasi-identifiers, 5 neighbors), which is low for any accurate table.
+        points of the strongest attack, weight), "attacks" and "grade". "grade" contains Gretel's own score, 100 minus
+        the weighted mean success rate on train (3 quasi-identifiers, 5 neighbors), which is low for any accurate table.
 
         Not measurable with fewer than 20 subjects in train or holdout.
     """
 
     max_targets: int = Field(default=5000, ge=1, description="maximum number of attacked rows per side")
-    n_permutations: int = Field(default=999, ge=199, description="permutations of the membership labels")
+    n_permutations: int = Field(default=999, ge=199, description="number of permutations of the membership labels")
 
     name: ClassVar[str] = "attribute_inference"
     summary: ClassVar[str] = "Does the published table reveal more about members than about other people?"

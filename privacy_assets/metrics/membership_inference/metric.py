@@ -213,11 +213,11 @@ class MembershipInference(Metric):
         Not measurable with fewer than 20 subjects in train or holdout.
     """
 
-    n_permutations: int = Field(default=999, ge=199, description="permutations of the membership labels")
+    n_permutations: int = Field(default=999, ge=199, description="number of permutations of the membership labels")
     subgroups: Subgroups = Field(
         default=(),
         json_schema_extra=BY_TABLE,
-        description="columns of subgroups; people with each value are attacked separately",
+        description="columns that define subgroups; people with each value are attacked separately",
     )
     max_targets: Budget = Field(default=None, description="maximum number of attacked rows; default: all rows")
 

@@ -123,7 +123,7 @@ class Population(Subjects):
 
     @property
     def measurable(self) -> bool:
-        """True if both sides have enough subjects for thresholds."""
+        """Whether both sides have enough subjects for thresholds."""
         return min(self.side(True)[1], self.side(False)[1]) >= MIN_SUBJECTS_PER_SIDE
 
     def fitted(self) -> list[CrossFittedScore]:

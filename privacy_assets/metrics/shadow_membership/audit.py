@@ -52,7 +52,7 @@ class AuditConfig:
     Attributes:
         generator: Generator under audit.
         max_targets: Maximum number of attacked records.
-        select: How records are selected; see :func:`.select_records`.
+        select: Method of selecting records; see :func:`.select_records`.
         n_neighbors: Number of neighbors in the vulnerability score.
         distance: Distance of the vulnerability score.
         ids: Row positions to attack instead of selected records.
@@ -80,8 +80,10 @@ class AuditConfig:
     ids: Annotated[tuple[int, ...] | None, Tuple, AfterValidator(_different)] = Field(
         default=None, description="rows to attack instead"
     )
-    shadows: Even = Field(default=4000, description="training sets that the attack learns from, half with the record")
-    tests: Even = Field(default=200, description="training sets that evaluate the attack")
+    shadows: Even = Field(
+        default=4000, description="number of training sets that the attack learns from, half with the record"
+    )
+    tests: Even = Field(default=200, description="number of training sets that evaluate the attack")
     size: int = Field(default=1000, ge=2, description="number of rows of a training set")
     sample_size: int | None = Field(default=None, ge=1, description="number of rows to generate; default: size")
     auxiliary: float = Field(default=2 / 3, gt=0, lt=1, description="share of the real rows for shadow sets")
@@ -299,9 +301,8 @@ def run_audit(
         raise ConfigError(f"seed {seed}: the seed must be at least 0.")
     people = None if subjects is None else np.asarray(subjects, dtype=np.int64)
     if people is not None and people.shape != cells.shape[1:]:
-        raise InputError(
-            f"there are {len(people)} subject codes for {cells.shape[1]} rows", where=_WHERE, fix="pass one per row"
-        )
+        problem = f"subjects must have shape ({cells.shape[1]},), got {people.shape}"
+        raise InputError(problem, where=_WHERE, fix="pass one code per row")
     listed = None if people is None else people.tolist()
     mark = cells_fingerprint(cells, plan.to_json(), coding.schema.to_json(), coding.values, seed, listed)
     run = _Run(cells, coding, plan, seed, people, build_attack(plan.attack, coding, cells, plan.attack_settings))

@@ -201,7 +201,8 @@ class Checkpoint:
     def blocks(self, name: str) -> tuple[list[np.ndarray], float]:
         """Return the stored blocks of ``name`` up to the first gap, and their total CPU seconds.
 
-        Raise InputError if a block cannot be read.
+        Raises:
+            InputError: If a block cannot be read.
         """
         found: list[np.ndarray] = []
         seconds, start = 0.0, 0

@@ -46,7 +46,7 @@ class ShadowMembership(Metric):
         generator: Name of a generator, or a mapping of ``name`` and ``settings``. None: the generator of the synthetic
             table, which must not differ from a configured one.
         max_targets: Maximum number of attacked records.
-        select: How records are selected. "distance": those farthest from records of other subjects.
+        select: Method of selecting records. "distance": those farthest from records of other subjects.
         n_neighbors: Number of nearest records of others in the vulnerability score.
         distance: Distance of the vulnerability score.
         shadows: Number of training sets that the attack learns from, half of them with the record.
@@ -56,7 +56,7 @@ class ShadowMembership(Metric):
         auxiliary: Share of the real rows for shadow sets. The others form the test sets.
         attack: Attack on the synthetic tables.
         attack_settings: Settings of the attack.
-        sampling: How training sets are drawn.
+        sampling: Method of drawing training sets.
 
     Attributes:
         auc: Mean AUC over the records.
@@ -150,8 +150,10 @@ class ShadowMembership(Metric):
     select: Selector = Field(default="distance", description="how records are selected")
     n_neighbors: int = Field(default=5, ge=1, description="number of nearest records in the vulnerability score")
     distance: Distance = Field(default="cosine", description="distance of the vulnerability score")
-    shadows: Even = Field(default=4000, description="training sets that the attack learns from, half with the record")
-    tests: Even = Field(default=200, description="training sets that evaluate the attack")
+    shadows: Even = Field(
+        default=4000, description="number of training sets that the attack learns from, half with the record"
+    )
+    tests: Even = Field(default=200, description="number of training sets that evaluate the attack")
     size: int = Field(default=1000, ge=2, description="number of rows of a training set")
     sample_size: int | None = Field(default=None, ge=1, description="number of rows to generate; default: size")
     auxiliary: float = Field(default=2 / 3, gt=0, lt=1, description="share of the real rows for shadow sets")

@@ -235,7 +235,7 @@ class SinglingOut(Metric):
         default=(3, 4, 6, 8, 10, 12), min_length=1, description="numbers of columns in a query, one configuration each"
     )
     n_queries: int = Field(default=8000, ge=1, description="maximum number of queries per configuration")
-    n_permutations: int = Field(default=1000, ge=99, description="permutations of the membership labels")
+    n_permutations: int = Field(default=1000, ge=99, description="number of permutations of the membership labels")
     candidates: int = Field(
         default=1_000_000, ge=1, description="maximum number of candidate queries per configuration"
     )
