@@ -234,7 +234,7 @@ MUTATIONS = [
     ),
     Mutation(
         "publishing does not ask the memory of failures",
-        "gate/gate.py", "check_memory(self._remembered(policy, place, stated.content, shared_subjects))", "pass",
+        "gate/gate.py", "check_memory(self._remembered(policy, target, stated.content, shared_subjects))", "pass",
         ("gate/test_failures.py",),
     ),
     Mutation(
@@ -284,7 +284,7 @@ MUTATIONS = [
     ),
     Mutation(
         "another table or partition will do",
-        "gate/attestation.py", "if found != place:", "if False:",
+        "gate/attestation.py", "if found != target:", "if False:",
         ("gate/test_gate.py", "gate/test_statements.py"),
     ),
     Mutation(

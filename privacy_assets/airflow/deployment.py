@@ -335,7 +335,7 @@ class AirflowTable:
 
     __repr__ = __str__
 
-    def place(self, context: Context) -> ReleaseTarget:
+    def target(self, context: Context) -> ReleaseTarget:
         """Return table and partition of this run.
 
         Users who trigger a run choose its partition key and logical date. Failures are recorded by partition, so only
@@ -357,8 +357,10 @@ class AirflowTable:
 
     def stored(self, context: Context, say: Callable[[str], Any]) -> StoredRun:
         """Return the run of the table and partition of this Airflow run, with values stored in a folder of its own."""
-        place, deployment = self.place(context), self.deployment.open()
-        window = None if self.partitions is None or place.partition is None else self.partitions.window(place.partition)
-        run = TableRun(self.resolved, deployment, place, window, Lines(say))
+        target, deployment = self.target(context), self.deployment.open()
+        window = (
+            None if self.partitions is None or target.partition is None else self.partitions.window(target.partition)
+        )
+        run = TableRun(self.resolved, deployment, target, window, Lines(say))
         dag_run = context["dag_run"]
         return StoredRun(run, self.deployment.values_of(deployment), f"{dag_run.dag_id}\0{dag_run.run_id}")

@@ -216,16 +216,16 @@ class _GateOperator(BaseOperator):
     def _released(self, release: Release, stored: StoredRun, context: Context, lines: Sequence[str] = ()) -> _Done:
         """Add the release to the event of its asset, and return the result of a task that published it."""
         run = stored.run
-        told = {"table": run.place.table, "partition": run.place.partition, "release": release.id}
-        asset = release_asset(run.place.table)
+        told = {"table": run.target.table, "partition": run.target.partition, "release": release.id}
+        asset = release_asset(run.target.table)
         if asset in self.outlets:
             event = context["outlet_events"][asset]
             event.extra = dict(told)
             with suppress(PublicationRefused):  # a hash that cannot be read does not undo the publication
-                event.extra["sha256"] = release.opened(run.place, run.gate.key.trusted).sha256
-            if run.place.partition is not None and hasattr(event, "add_partitions"):  # Airflow 3.2 or later
-                event.add_partitions(run.place.partition)
-        return _Done(told, (*lines, f"release {release.id} of {run.place} is published"))
+                event.extra["sha256"] = release.opened(run.target, run.gate.key.trusted).sha256
+            if run.target.partition is not None and hasattr(event, "add_partitions"):  # Airflow 3.2 or later
+                event.add_partitions(run.target.partition)
+        return _Done(told, (*lines, f"release {release.id} of {run.target} is published"))
 
 
 class PrivacyStepOperator(_GateOperator):

@@ -58,7 +58,7 @@ class ReleaseSensor(BaseSensorOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.place, self.newer_than, self.deferrable = ReleaseTarget(table, partition), newer_than, deferrable
+        self.target, self.newer_than, self.deferrable = ReleaseTarget(table, partition), newer_than, deferrable
         self.deployment = AirflowDeployment.of(deployment)
         if deferrable and self.deployment.store_conn_id is not None:
             raise ConfigError("ReleaseSensor: deferrable and store_conn_id cannot be combined. Fix: remove one.")
@@ -105,34 +105,34 @@ class ReleaseSensor(BaseSensorOperator):
         """Return the current release after verification, or None if none is new enough."""
         with self.deployment.store_credentials():
             root, trusted = self.deployment.release_folder(), self.deployment.trusted(reading=True)
-            return _verified(root, self.place, trusted, self.newer_than)
+            return _verified(root, self.target, trusted, self.newer_than)
 
     @redact_exceptions
     def _watched(self) -> tuple[str, str, str | None, str | None]:
         """Return the location watched by the trigger and the id of its current release."""
         root = self.deployment.release_folder()
-        return str(root), self.place.table, self.place.partition, _current(root, self.place)
+        return str(root), self.target.table, self.target.partition, _current(root, self.target)
 
 
 def _verified(
-    root: Location, place: ReleaseTarget, trusted: TrustedKeys, newer_than: datetime | None
+    root: Location, target: ReleaseTarget, trusted: TrustedKeys, newer_than: datetime | None
 ) -> dict[str, Any] | None:
     with for_readers():
         try:
-            release = ReleaseStore(root).current(place)
+            release = ReleaseStore(root).current(target)
         except InputError:
             return None
-        stated = release.opened(place, trusted)
+        stated = release.opened(target, trusted)
         if newer_than is not None and datetime.fromisoformat(stated.made_at) <= newer_than:
             return None
         check_bytes(release.table, stated.sha256, release.root)
-    return {"table": place.table, "partition": place.partition, "release": release.id, "sha256": stated.sha256}
+    return {"table": target.table, "partition": target.partition, "release": release.id, "sha256": stated.sha256}
 
 
-def _current(root: Location, place: ReleaseTarget) -> str | None:
+def _current(root: Location, target: ReleaseTarget) -> str | None:
     """Return the id of the current release, or None before the first."""
     try:
-        return ReleaseStore(root).current(place).id
+        return ReleaseStore(root).current(target).id
     except InputError:
         return None
 
@@ -161,7 +161,7 @@ class ReleaseTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event when there is another release."""
-        place = ReleaseTarget(self.table, self.partition)
-        while await asyncio.to_thread(_current, location(self.releases), place) in (None, self.seen):
+        target = ReleaseTarget(self.table, self.partition)
+        while await asyncio.to_thread(_current, location(self.releases), target) in (None, self.seen):
             await asyncio.sleep(self.every)
         yield TriggerEvent({"table": self.table, "partition": self.partition})

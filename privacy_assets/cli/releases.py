@@ -50,14 +50,14 @@ def _releases(options: argparse.Namespace) -> int:
     settings = deployment_settings(options, check=True)
     root = settings.release_folder()
     store = ReleaseStore(root)
-    places = [place for place in store.places() if store.history(place)]
+    targets = [target for target in store.targets() if store.history(target)]
     if options.rollback is not None:
-        return _roll_back(options, settings, store, places)
-    shown = _chosen(places, options, root)
+        return _roll_back(options, settings, store, targets)
+    shown = _chosen(targets, options, root)
     found = _states(store, shown, settings.trusted(reading=True))
     whole = not any(problem or any(state.damage for state in states) for _, states, problem in found)
     if options.json:
-        say(json.dumps({"releases": str(root), "places": [_place_json(*one) for one in found]}, indent=2))
+        say(json.dumps({"releases": str(root), "targets": [_target_json(*one) for one in found]}, indent=2))
     elif not found:
         if isinstance(root, ObjectPath):
             from privacy_assets.infra.markers import check_prepared
@@ -72,31 +72,31 @@ def _releases(options: argparse.Namespace) -> int:
 Found = list[tuple["ReleaseTarget", list["ReleaseState"], str]]
 
 
-def _states(store: ReleaseStore, places: Sequence[ReleaseTarget], trusted: TrustedKeys) -> Found:
+def _states(store: ReleaseStore, targets: Sequence[ReleaseTarget], trusted: TrustedKeys) -> Found:
     from privacy_assets.gate.verification import current_id, states_of
 
-    return [(place, states_of(store, place, trusted), current_id(store, place)[1]) for place in places]
+    return [(target, states_of(store, target, trusted), current_id(store, target)[1]) for target in targets]
 
 
-def _chosen(places: list[ReleaseTarget], options: argparse.Namespace, root: Location) -> list[ReleaseTarget]:
+def _chosen(targets: list[ReleaseTarget], options: argparse.Namespace, root: Location) -> list[ReleaseTarget]:
     """Return the tables and partitions selected by TABLE and --partition; default: all."""
     table, partition = options.table, options.partition
-    if not places:
+    if not targets:
         return []
-    here = [place for place in places if table in (None, place.table)]
+    here = [target for target in targets if table in (None, target.table)]
     if not here:
-        known = {place.table for place in places}
+        known = {target.table for target in targets}
         raise ConfigError(f"no table {safe_repr(table)} was published in {root}.{did_you_mean(table, known)}")
-    chosen = [place for place in here if partition in (None, place.partition)]
+    chosen = [target for target in here if partition in (None, target.partition)]
     if not chosen:
-        known = {place.partition for place in here if place.partition is not None}
+        known = {target.partition for target in here if target.partition is not None}
         which = f" of {safe_repr(table)}" if table else ""
         raise ConfigError(f"no partition {safe_repr(partition)}{which} was published.{did_you_mean(partition, known)}")
     return chosen
 
 
-def _place_json(place: ReleaseTarget, states: list[ReleaseState], problem: str) -> dict[str, Any]:
-    facts = {"table": place.table, "partition": place.partition, "problem": problem}
+def _target_json(target: ReleaseTarget, states: list[ReleaseState], problem: str) -> dict[str, Any]:
+    facts = {"table": target.table, "partition": target.partition, "problem": problem}
     return {**facts, "releases": [_release_json(state) for state in states]}
 
 
@@ -117,16 +117,16 @@ def _release_json(state: ReleaseState) -> dict[str, Any]:
     }
 
 
-def _history(place: ReleaseTarget, states: list[ReleaseState], problem: str) -> list[str]:
+def _history(target: ReleaseTarget, states: list[ReleaseState], problem: str) -> list[str]:
     head = ("release", "published (UTC)", "current", "policy", "signed by", "rows", "sha256", "state")
-    lines = ["", clean(place), *aligned([head, *(_row(state) for state in states)])]
+    lines = ["", clean(target), *aligned([head, *(_row(state) for state in states)])]
     advice = [_advice(state) for state in states if state.damage]
     if problem:
         advice.append(clean(problem, _PATH))
     others = [state.release.id for state in states if not (state.current or state.damage)]
     if others:
-        partition = [] if place.partition is None else ["--partition", place.partition]
-        back = shlex.join(["privacy-assets", "releases", place.table, *partition, "--rollback", others[0]])
+        partition = [] if target.partition is None else ["--partition", target.partition]
+        back = shlex.join(["privacy-assets", "releases", target.table, *partition, "--rollback", others[0]])
         advice.append(f"To make an earlier release the current one: {clean(back, _PATH)}")
     return [*lines, *(f"  {text}" for text in advice)]
 
@@ -146,45 +146,45 @@ def _advice(state: ReleaseState) -> str:
 
 
 def _roll_back(
-    options: argparse.Namespace, settings: DeploymentSettings, store: ReleaseStore, places: list[ReleaseTarget]
+    options: argparse.Namespace, settings: DeploymentSettings, store: ReleaseStore, targets: list[ReleaseTarget]
 ) -> int:
     from privacy_assets.gate.gate import Gate
     from privacy_assets.gate.keys import SIGNING_VARIABLE, SigningKey
     from privacy_assets.gate.verification import current_id
 
-    place = _one_place(options, places, store.root)
-    known = [release.id for release in store.history(place)]
+    target = _one_target(options, targets, store.root)
+    known = [release.id for release in store.history(target)]
     if options.rollback not in known:
         raise ConfigError(
-            f"{place} has no release {safe_repr(options.rollback)}.{did_you_mean(options.rollback, known)}"
+            f"{target} has no release {safe_repr(options.rollback)}.{did_you_mean(options.rollback, known)}"
         )
     private = settings.private_folder()
     key = SigningKey(settings.signing_key_file(), SIGNING_VARIABLE, settings.trusted())
-    before = current_id(store, place)[0]
+    before = current_id(store, target)[0]
     try:
-        release = Gate(store.root, private, key, b"").roll_back(place, options.rollback)
+        release = Gate(store.root, private, key, b"").roll_back(target, options.rollback)
     except PublicationRefused as error:
         effect = "nothing changed" if outcome_known(error) else "but the rollback may have taken effect"
         sys.stderr.write(f"privacy-assets: refused, {effect}: {with_advice(error)}\n")
         return NO
     if options.json:
-        say(json.dumps({"table": place.table, "partition": place.partition, "from": before, "to": release.id}))
+        say(json.dumps({"table": target.table, "partition": target.partition, "from": before, "to": release.id}))
     elif before == release.id:
-        say(f"{place}: {before} is the current release already.")
+        say(f"{target}: {before} is the current release already.")
     else:
-        say(f"{place}: rolled back from {before or 'no release'} to {release.id}. Readers get it from now on.")
+        say(f"{target}: rolled back from {before or 'no release'} to {release.id}. Readers get it from now on.")
     return YES
 
 
-def _one_place(options: argparse.Namespace, places: list[ReleaseTarget], root: Location) -> ReleaseTarget:
+def _one_target(options: argparse.Namespace, targets: list[ReleaseTarget], root: Location) -> ReleaseTarget:
     if options.table is None:
         raise ConfigError("--rollback requires the TABLE. Fix: privacy-assets releases TABLE --rollback ID.")
-    for place in _chosen(places, options, root):
-        if place.partition == options.partition:
-            return place
-    if not places:
+    for target in _chosen(targets, options, root):
+        if target.partition == options.partition:
+            return target
+    if not targets:
         raise ConfigError(f"there are no releases in {root}.")
-    known = sorted(str(place.partition) for place in places if place.table == options.table)
+    known = sorted(str(target.partition) for target in targets if target.table == options.table)
     raise ConfigError(
         f"{safe_repr(options.table)} has partitions. Fix: name one with --partition. Known: {', '.join(known)}."
     )

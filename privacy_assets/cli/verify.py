@@ -75,8 +75,8 @@ def _json(found: Verification) -> dict[str, Any]:
         "sha256": found.sha256,
         "attestation": str(found.source) if found.source else None,
         "verdict": stated.verdict if stated else None,
-        "table": stated.place.table if stated else None,
-        "partition": stated.place.partition if stated else None,
+        "table": stated.target.table if stated else None,
+        "partition": stated.target.partition if stated else None,
         "rows": stated.rows if stated else None,
         "made_at": stated.made_at if stated else None,
         "release": found.release.id if found.release else None,
@@ -108,9 +108,9 @@ def _verified(found: Verification, root: Location) -> list[str]:
     lines += textwrap.wrap(clean(sentence(why), 2000), 100, break_long_words=False)
     facts = [("sha256", found.sha256)]
     if stated := found.stated:
-        partition = [] if stated.place.partition is None else [("partition", clean(stated.place.partition))]
+        partition = [] if stated.target.partition is None else [("partition", clean(stated.target.partition))]
         facts = [
-            ("table", clean(stated.place.table)), *partition, *facts, ("rows", number(stated.rows)),
+            ("table", clean(stated.target.table)), *partition, *facts, ("rows", number(stated.rows)),
             ("made", clean(stated.made_at)), ("found", _whereabouts(found, root)),
             ("attestation", clean(found.source, _PATH)), ("signed by", clean(stated.keyid)),
             ("policy", _policy(stated)), ("attempt", clean(stated.attempt)),

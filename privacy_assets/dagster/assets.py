@@ -8,7 +8,7 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 
-from privacy_assets.dagster.context import device_of, op_tags, place_of, resource_keys, run_of, workers_of
+from privacy_assets.dagster.context import device_of, op_tags, resource_keys, run_of, target_of, workers_of
 from privacy_assets.dagster.failures import REFUSALS, checked_step, error_text, failure, is_final, refused_check
 from privacy_assets.dagster.metadata import HOLDS, RELEASED, check_name, events, limit_sentence
 from privacy_assets.dagster.table import CHECK, AssetSource, DagsterTable, key_of, source_metadata, source_version
@@ -103,7 +103,7 @@ def _build_group(table: DagsterTable, name: str, group: Sequence[Task]) -> dg.As
         failed: list[Exception] = []
         selected: set[Any] | None = None
         if by_metric:
-            place_of(context, table)  # also if no metric is selected
+            target_of(context, table)  # also if no metric is selected
             selected = {*context.selected_asset_keys, *context.selected_asset_check_keys}
         for task in group:
             if selected is not None and not selected & _keys(table, task):
@@ -137,7 +137,7 @@ def _task_events(
         given = {role: values[f"given_{role}"] for role in sources if f"given_{role}" in values}
         if "source" in task.makes:  # before the rows are read: a later change must differ from this version
             key = run.deployment.key("fingerprints")
-            version = source_version(sources["source"], run.place.partition, key, context.instance)
+            version = source_version(sources["source"], run.target.partition, key, context.instance)
         with device_of(context, task.uses_device) as device, workers_of(table, measures=task.step.one_each):
             run = replace(run, device=device, given=given)
             result = task.step.work(run, task.name, {name: values[name] for name in task.reads})

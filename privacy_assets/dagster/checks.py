@@ -7,7 +7,7 @@ import dagster as dg
 import pandas as pd
 
 from privacy_assets.dagster.assets import PRIVATE, RELEASES, asset_ins
-from privacy_assets.dagster.context import GPU, device_of, place_of, run_of
+from privacy_assets.dagster.context import GPU, device_of, run_of, target_of
 from privacy_assets.dagster.failures import checked_step, redact_exceptions
 from privacy_assets.dagster.metadata import check_name, limit_result, limit_sentence
 from privacy_assets.dagster.table import CHECK, DagsterTable, resolve_tags
@@ -96,7 +96,7 @@ def _exchangeability_check(table: DagsterTable) -> dg.AssetChecksDefinition:
     def exchangeable_with_train(
         context: dg.AssetCheckExecutionContext, holdout: Table, train: Table
     ) -> dg.AssetCheckResult:
-        place_of(context, table)
+        target_of(context, table)
         return exchangeability_result({"train": train, "holdout": holdout}, table.resolved.spec.run.seed)
 
     return exchangeable_with_train

@@ -27,7 +27,7 @@ _PARTITIONED = (f"{_KEY}/", "dagster/asset_partition_range_")  # dimensions of a
 Context = dg.AssetExecutionContext | dg.AssetCheckExecutionContext
 
 
-def place_of(context: Context, table: DagsterTable) -> ReleaseTarget:
+def target_of(context: Context, table: DagsterTable) -> ReleaseTarget:
     """Return table and partition of this step. Call it before reading, signing or displaying data.
 
     Raises:
@@ -59,20 +59,20 @@ def _tags(context: Context) -> Mapping[str, str]:
         return {_KEY: context.partition_key} if context.has_partition_key else {}
 
 
-def window_of(place: ReleaseTarget, table: DagsterTable) -> Window | None:
+def window_of(target: ReleaseTarget, table: DagsterTable) -> Window | None:
     """Return start and end of the partition, or None if partitions are not time windows."""
-    if place.partition is None or not isinstance(table.partitions_def, dg.TimeWindowPartitionsDefinition):
+    if target.partition is None or not isinstance(table.partitions_def, dg.TimeWindowPartitionsDefinition):
         return None
-    window = table.partitions_def.time_window_for_partition_key(place.partition)
+    window = table.partitions_def.time_window_for_partition_key(target.partition)
     return window.start, window.end
 
 
 def run_of(context: Context, table: DagsterTable) -> TableRun:
     """Return the run of this step's table and partition, in the deployment of the resource ``releases``."""
-    place = place_of(context, table)
+    target = target_of(context, table)
     deployment = context.resources.releases.deployment
-    window, scratch = window_of(place, table), home_of(context.instance)
-    return TableRun(table.resolved, deployment, place, window, Lines(context.log.info), scratch=scratch)
+    window, scratch = window_of(target, table), home_of(context.instance)
+    return TableRun(table.resolved, deployment, target, window, Lines(context.log.info), scratch=scratch)
 
 
 GPU, RAY = "gpu", "ray"

@@ -333,11 +333,11 @@ def _as_wanted(value: Any, wanted: Any, key: dg.AssetKey, partition: str | None,
         fix = f"depend on {key.path[0]}/published"
         raise InputError("the table is not released", where=key.to_user_string(), fix=fix)
     if isinstance(value, Published):
-        place = ReleaseTarget(value.table, value.partition)
-        if readable is None or place != ReleaseTarget(key.path[0], partition):
-            text = f"{_name_of(key, partition)}: this is the record of a release of {place}"
-            raise WrongTarget(text, expected=ReleaseTarget(key.path[0], partition), found=place, redo=("publish",))
-        return read_published(readable.releases, place.table, place.partition, trusted_keys=readable.trusted_keys)
+        target = ReleaseTarget(value.table, value.partition)
+        if readable is None or target != ReleaseTarget(key.path[0], partition):
+            text = f"{_name_of(key, partition)}: this is the record of a release of {target}"
+            raise WrongTarget(text, expected=ReleaseTarget(key.path[0], partition), found=target, redo=("publish",))
+        return read_published(readable.releases, target.table, target.partition, trusted_keys=readable.trusted_keys)
     return value
 
 

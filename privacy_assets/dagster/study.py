@@ -8,7 +8,7 @@ import dagster as dg
 from pydantic import Field
 
 from privacy_assets.dagster.assets import IO_KEY, asset_ins, labels
-from privacy_assets.dagster.context import device_of, op_tags, place_of, resource_keys, workers_of
+from privacy_assets.dagster.context import device_of, op_tags, resource_keys, target_of, workers_of
 from privacy_assets.dagster.failures import checked_step
 from privacy_assets.dagster.resources import home_of
 from privacy_assets.dagster.table import DagsterTable
@@ -91,13 +91,13 @@ def build_leak_study(table: DagsterTable) -> dg.AssetsDefinition:
     def leak_study(context: dg.AssetExecutionContext, config: LeakStudyConfig, **inputs: Any) -> dg.MaterializeResult:
         from privacy_assets.evaluation.leak_study import PAGE
 
-        place, home = place_of(context, table), home_of(context.instance)
-        folder = private_folder(context.resources.privacy_io.folder(context.asset_key, place.partition, home=home))
+        target, home = target_of(context, table), home_of(context.instance)
+        folder = private_folder(context.resources.privacy_io.folder(context.asset_key, target.partition, home=home))
         progress = Lines(context.log.info)
         with local_copy(folder) as here:
             try:
                 with device_of(context, on_device) as device, workers_of(table):
-                    points = _points(table, inputs, config, here, f"Leak study of {place}", device, progress)
+                    points = _points(table, inputs, config, here, f"Leak study of {target}", device, progress)
             finally:  # an interrupted study resumes from the uploaded points
                 if isinstance(folder, ObjectPath):
                     folder.upload(here)

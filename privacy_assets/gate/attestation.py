@@ -26,7 +26,7 @@ class Attestation:
     The digits of a statistic could disclose a cell to a reader who knows all other cells.
 
     Attributes:
-        place: Table and partition.
+        target: Table and partition.
         sha256: SHA-256 of the file.
         content: Keyed fingerprint of the rows, independent of their order.
         policy: Policy with its limits.
@@ -45,7 +45,7 @@ class Attestation:
         keyid: Id of the signing key. Empty if not signed.
     """
 
-    place: ReleaseTarget
+    target: ReleaseTarget
     sha256: str
     content: str
     policy: Mapping[str, Any]
@@ -66,8 +66,8 @@ class Attestation:
     def statement(self) -> Statement:
         """Return the statement to sign."""
         named = {field.name: getattr(self, field.name) for field in fields(self)}
-        body = {name: to_jsonable(value) for name, value in named.items() if name not in ("place", "sha256", "keyid")}
-        return Statement("attestation", self.place, self.sha256, body)
+        body = {name: to_jsonable(value) for name, value in named.items() if name not in ("target", "sha256", "keyid")}
+        return Statement("attestation", self.target, self.sha256, body)
 
     @classmethod
     def of(cls, statement: Statement) -> Attestation:
@@ -77,7 +77,7 @@ class Attestation:
             OutOfDate: If a field is missing or unknown.
         """
         try:
-            return cls(statement.place, statement.sha256, **statement.body, keyid=statement.keyid)
+            return cls(statement.target, statement.sha256, **statement.body, keyid=statement.keyid)
         except TypeError:
             raise OutOfDate("the attestation is of another version of privacy-assets", redo=("attest",)) from None
 
@@ -110,11 +110,11 @@ class Attestation:
         return OutOfDate(text, expected=ENGINE_VERSION, found=self.engine_version, redo=("attest",))
 
 
-def check_place(found: ReleaseTarget, place: ReleaseTarget, kind: RecordKind) -> None:
+def check_target(found: ReleaseTarget, target: ReleaseTarget, kind: RecordKind) -> None:
     """Reject a record of another table or partition."""
-    if found != place:
+    if found != target:
         text = f"the {kind} belongs to another table or partition ({found})"
-        raise WrongTarget(text, expected=place, found=found, redo=redo_of(kind))
+        raise WrongTarget(text, expected=target, found=found, redo=redo_of(kind))
 
 
 def check_made(

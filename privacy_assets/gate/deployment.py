@@ -251,7 +251,7 @@ class Deployment:
         content = self.key("content")  # creates the secret before the keys
         path = self.settings.signing_key_file()
         if not self._keys_given() and path is not None:
-            if is_unused(trusted.places[0], "trusted_keys") and any(self.store.places()):
+            if is_unused(trusted.places[0], "trusted_keys") and any(self.store.targets()):
                 raise ConfigError(
                     f"{trusted.places[0]}: there are releases, but the trusted keys are missing. Fix: restore the keys."
                 )
@@ -348,4 +348,4 @@ class Deployment:
 
     def _first(self, private: Location) -> bool:
         """Return True if there is no record and no release yet."""
-        return entries(private) <= _BEFORE and not any(self.store.places())
+        return entries(private) <= _BEFORE and not any(self.store.targets())

@@ -44,11 +44,11 @@ class Failures:
             limit = {name: getattr(outcome.limit, name) for name in _SIDES}
             body = {"limit": limit, "reason": outcome.reason, "content": snapshot.content, "engine": ENGINE_VERSION}
             name = hashlib.sha256(json.dumps(limit, sort_keys=True).encode()).hexdigest()[:32]
-            path = private_folder(self._folder(snapshot.place, snapshot.content)) / f"{name}.json"
+            path = private_folder(self._folder(snapshot.target, snapshot.content)) / f"{name}.json"
             if not path.exists():
-                put_atomic(path, seal(Statement("failure", snapshot.place, snapshot.sha256, body), self.key).data)
+                put_atomic(path, seal(Statement("failure", snapshot.target, snapshot.sha256, body), self.key).data)
 
-    def against(self, policy: Policy, place: ReleaseTarget, content: str) -> list[str]:
+    def against(self, policy: Policy, target: ReleaseTarget, content: str) -> list[str]:
         """Return the limits that these rows failed earlier and for which ``policy`` has one at least as strict.
 
         Raises:
@@ -56,28 +56,28 @@ class Failures:
             StoreUnavailable: If the records cannot be read.
         """
         found = []
-        for path, data in self._records(place, content):
+        for path, data in self._records(target, content):
             try:
                 record = unseal(SignedRecord("failure", data), self.key.trusted)
             except PublicationRefused:
                 text = f"a record of an earlier failed verdict is not signed by a trusted key ({path})"
                 raise Damaged(text, path=str(path)) from None
             limit = record.body["limit"]
-            if (record.place, record.body["content"]) != (place, content):
+            if (record.target, record.body["content"]) != (target, content):
                 text = f"a record of a failed verdict belongs to other rows ({path})"
-                raise Damaged(text, path=str(path), expected=place, found=record.place)
+                raise Damaged(text, path=str(path), expected=target, found=record.target)
             if any(_as_strict(one, limit) for one in policy.limits):
                 failed = Limit(**limit)
                 found.append(f"{failed.key} {'at most' if failed.at_least is None else 'at least'} {failed.value:g}")
         return found
 
-    def _records(self, place: ReleaseTarget, content: str) -> list[tuple[Location, bytes]]:
-        folder = self._folder(place, content)
+    def _records(self, target: ReleaseTarget, content: str) -> list[tuple[Location, bytes]]:
+        folder = self._folder(target, content)
         found = records(folder, "memory of failed verdicts")
         return [(folder / name, data) for name, data in found.items() if name.endswith(".json")]
 
-    def _folder(self, place: ReleaseTarget, content: str) -> Location:
-        return place.below(self.root) / content
+    def _folder(self, target: ReleaseTarget, content: str) -> Location:
+        return target.below(self.root) / content
 
 
 def _as_strict(limit: Limit, failed: dict[str, Any]) -> bool:

@@ -27,9 +27,9 @@ from privacy_assets.gate.attestation import (
     check_earlier_releases,
     check_made,
     check_memory,
-    check_place,
     check_policy,
     check_result,
+    check_target,
     check_verdict,
 )
 from privacy_assets.gate.failures import Failures
@@ -114,11 +114,11 @@ class Gate:
             snapshot: Synthetic table.
             shared_subjects: Include the releases of all partitions of the table.
         """
-        place, found = snapshot.place, dict[str, tuple[Location, ...]]()
+        target, found = snapshot.target, dict[str, tuple[Location, ...]]()
         try:
-            places = self._partitions(place.table) if shared_subjects else [place]
+            targets = self._partitions(target.table) if shared_subjects else [target]
             with ThreadPoolExecutor(_AT_ONCE) as pool:  # object stores answer slowly
-                for part in pool.map(lambda one: self._released_at(one, places), places):
+                for part in pool.map(lambda one: self._released_at(one, targets), targets):
                     for sha256, files in part.items():
                         found[sha256] = (*found.get(sha256, ()), *files)
         except OSError as error:
@@ -133,19 +133,19 @@ class Gate:
                 ReleaseTarget(table).below(self.private / kind).parent for kind in ("snapshots", "attempts", "failures")
             ]
             parts = {ReleaseTarget.of_parts(folder.name, part) for folder in folders for part in names(folder)}
-            known = {ReleaseTarget(table), *parts, *self.store.places(table)}
+            known = {ReleaseTarget(table), *parts, *self.store.targets(table)}
         except OSError as error:
             raise StoreUnavailable.of(f"the partitions cannot be determined ({reason(error)})", error) from None
-        return sorted(known, key=lambda place: (place.partition is None, str(place)))
+        return sorted(known, key=lambda target: (target.partition is None, str(target)))
 
-    def _released_at(self, place: ReleaseTarget, places: Sequence[ReleaseTarget]) -> dict[str, tuple[Location, ...]]:
-        """Return the files that may contain each release of ``place``, by SHA-256."""
-        known = self.attempts.released(place)
+    def _released_at(self, target: ReleaseTarget, targets: Sequence[ReleaseTarget]) -> dict[str, tuple[Location, ...]]:
+        """Return the files that may contain each release of ``target``, by SHA-256."""
+        known = self.attempts.released(target)
         recorded = {sha256[:12] for sha256 in known}
-        history = {release.id[-12:]: release for release in self.store.history(place)}
-        known |= {self._unrecorded(release, place) for end, release in history.items() if end not in recorded}
+        history = {release.id[-12:]: release for release in self.store.history(target)}
+        known |= {self._unrecorded(release, target) for end, release in history.items() if end not in recorded}
         # If publishing was interrupted, a record of the whole table does not identify the partition.
-        parts = [place] if place.partition is not None else list(dict.fromkeys([place, *places]))
+        parts = [target] if target.partition is not None else list(dict.fromkeys([target, *targets]))
         return {
             sha256: (
                 *(self._snapshots(part) / f"{sha256}.parquet" for part in parts),
@@ -154,14 +154,14 @@ class Gate:
             for sha256 in known
         }
 
-    def _unrecorded(self, release: Release, place: ReleaseTarget) -> str:
+    def _unrecorded(self, release: Release, target: ReleaseTarget) -> str:
         """Return the SHA-256 of a release without a record.
 
         Raises:
             Damaged: If the release is incomplete or damaged.
         """
         try:
-            stated = release.opened(place, self.key.trusted)
+            stated = release.opened(target, self.key.trusted)
             check_bytes(release.table, stated.sha256, release.root)
         except PublicationRefused as error:
             if error.retry:
@@ -170,10 +170,10 @@ class Gate:
             raise Damaged(text, path=str(release.folder), remove=True) from None
         return stated.sha256
 
-    def _remembered(self, policy: Policy, place: ReleaseTarget, content: str, shared_subjects: bool) -> list[str]:
+    def _remembered(self, policy: Policy, target: ReleaseTarget, content: str, shared_subjects: bool) -> list[str]:
         """Return the limits that these rows failed earlier, in any partition if ``shared_subjects``."""
-        places = self._partitions(place.table) if shared_subjects else [place]
-        return [text for one in places for text in self.failures.against(policy, one, content)]
+        targets = self._partitions(target.table) if shared_subjects else [target]
+        return [text for one in targets for text in self.failures.against(policy, one, content)]
 
     def check_places(self) -> None:
         """Check that releases and private folder are marked for their roles in the same deployment.
@@ -185,7 +185,7 @@ class Gate:
         self.store.check()
         roles: tuple[tuple[Role, Location], ...] = (("releases", self.releases), ("private", self.private))
         try:
-            found = {check_prepared(place, role) for role, place in roles}
+            found = {check_prepared(target, role) for role, target in roles}
         except StoreError as error:
             raise StoreUnavailable.of(f"{reason(error)}; nothing changed", error) from None
         if len(found) > 1:
@@ -194,12 +194,12 @@ class Gate:
             )
 
     def sign_split(
-        self, place: ReleaseTarget, role: str, fingerprint: str, digest: str, setup: Mapping[str, Any]
+        self, target: ReleaseTarget, role: str, fingerprint: str, digest: str, setup: Mapping[str, Any]
     ) -> SignedRecord:
         """Sign that a private table has ``role`` under ``setup``.
 
         Args:
-            place: Table and partition.
+            target: Table and partition.
             role: Role of the table.
             fingerprint: Keyed fingerprint of its content.
             digest: Keyed digest of its file.
@@ -209,17 +209,17 @@ class Gate:
             The signed record.
         """
         body = {"role": role, "setup": to_jsonable(setup), "digest": digest}
-        statement = Statement("split", place, fingerprint, body)
-        return self._latest(seal(statement, self.key), place, f"split-{role}")
+        statement = Statement("split", target, fingerprint, body)
+        return self._latest(seal(statement, self.key), target, f"split-{role}")
 
     def check_split(
-        self, sealed: SignedRecord, place: ReleaseTarget, role: str, digest: str, setup: Mapping[str, Any]
+        self, sealed: SignedRecord, target: ReleaseTarget, role: str, digest: str, setup: Mapping[str, Any]
     ) -> str:
         """Reject a table unless the latest ``read`` or ``split`` signed it for ``role`` under the current setup.
 
         Args:
             sealed: Signed record of the table.
-            place: Table and partition.
+            target: Table and partition.
             role: Role of the table.
             digest: Keyed digest of its file.
             setup: Current settings.
@@ -227,8 +227,8 @@ class Gate:
         Returns:
             The keyed fingerprint of its content.
         """
-        found = self._opened(sealed, "split", place)
-        self._check_latest(sealed, place, f"split-{role}")
+        found = self._opened(sealed, "split", target)
+        self._check_latest(sealed, target, f"split-{role}")
         if found.body != {"role": role, "setup": to_jsonable(setup), "digest": digest}:
             did, redo = ("read", ("read",)) if role == "source" else ("split", ("split", "prepare"))
             text = f"the {role} table is not the one that was {did}, or was {did} under other settings"
@@ -238,7 +238,7 @@ class Gate:
     def take_snapshot(
         self,
         table: Table,
-        place: ReleaseTarget,
+        target: ReleaseTarget,
         train: str,
         filtered: Mapping[str, Any] | None = None,
         generator: Mapping[str, Any] | None = None,
@@ -249,7 +249,7 @@ class Gate:
 
         Args:
             table: Rows with the schema of the private table.
-            place: Table and partition.
+            target: Table and partition.
             train: See :class:`.Snapshot`.
             filtered: See ``filter`` of :class:`.Snapshot`.
             generator: See :class:`.Snapshot`.
@@ -259,45 +259,45 @@ class Gate:
         """
         self.key.check()  # before the file is written
         frame = table.to_published_frame()
-        folder, order = private_folder(self._snapshots(place)), derive_key(self.content_key, "order of rows")
+        folder, order = private_folder(self._snapshots(target)), derive_key(self.content_key, "order of rows")
         path, sha256 = write_snapshot(frame, folder, order)
         content = keyed_fingerprint(lasting_fingerprint(frame), self.content_key)
         dtypes = {name: str(frame[name].dtype) for name in frame.columns}
-        snapshot = Snapshot(place, path, sha256, len(frame), train, content, dtypes, filtered, generator)
+        snapshot = Snapshot(target, path, sha256, len(frame), train, content, dtypes, filtered, generator)
         return snapshot, seal(snapshot.statement(), self.key)
 
-    def snapshot(self, sealed: SignedRecord, place: ReleaseTarget) -> Snapshot:
-        """Return the snapshot of a signed record, which must belong to ``place``."""
-        return Snapshot.of(self._opened(sealed, "snapshot", place), self._snapshots(place))
+    def snapshot(self, sealed: SignedRecord, target: ReleaseTarget) -> Snapshot:
+        """Return the snapshot of a signed record, which must belong to ``target``."""
+        return Snapshot.of(self._opened(sealed, "snapshot", target), self._snapshots(target))
 
-    def sign_encoded(self, snapshot: Snapshot, setup: Mapping[str, Any], body: Mapping[str, Any]) -> SignedRecord:
+    def sign_prepared(self, snapshot: Snapshot, setup: Mapping[str, Any], body: Mapping[str, Any]) -> SignedRecord:
         """Sign the prepared tables of ``snapshot`` and of the real tables, which were split under ``setup``."""
         stated = {**to_jsonable(body), "setup": to_jsonable(setup), "engine_version": ENGINE_VERSION}
-        return seal(Statement("encoded", snapshot.place, snapshot.sha256, stated), self.key)
+        return seal(Statement("prepared", snapshot.target, snapshot.sha256, stated), self.key)
 
-    def encoded(
-        self, sealed: SignedRecord, place: ReleaseTarget, digest: str, setup: Mapping[str, Any]
+    def prepared(
+        self, sealed: SignedRecord, target: ReleaseTarget, digest: str, setup: Mapping[str, Any]
     ) -> tuple[Mapping[str, Any], Snapshot]:
         """Return the signed record of prepared tables, by this engine under this setup, and their snapshot.
 
         Args:
             sealed: Signed record.
-            place: Table and partition.
+            target: Table and partition.
             digest: Keyed digest of the prepared tables.
             setup: Current settings of the split.
 
         Returns:
             Body of the record, and the snapshot of the synthetic table.
         """
-        found = self._opened(sealed, "encoded", place)
+        found = self._opened(sealed, "prepared", target)
         if (engine := found.body.get("engine_version")) != ENGINE_VERSION:
-            text = "the tables were encoded by another engine"
+            text = "the tables were prepared by another engine"
             raise OutOfDate(text, expected=ENGINE_VERSION, found=engine, redo=("prepare",))
         if found.body.get("setup") != to_jsonable(setup):
             raise OutOfDate("the tables were split or read under other settings", redo=("split", "prepare"))
         if found.body.get("digest") != digest:
             raise Damaged("evaluation_inputs was changed after it was signed", redo=("prepare",))
-        return found.body, self.snapshot(SignedRecord("snapshot", found.body["snapshot"].encode()), place)
+        return found.body, self.snapshot(SignedRecord("snapshot", found.body["snapshot"].encode()), target)
 
     def sign_result(
         self, result: MetricResult, snapshot: Snapshot, outcomes: Iterable[LimitOutcome], shared_subjects: bool = False
@@ -310,15 +310,15 @@ class Gate:
             outcomes: Outcomes of the limits on this metric.
             shared_subjects: Count attempts over all partitions together.
         """
-        self.attempts.attempt(snapshot, shared_subjects)
+        self.attempts.number_of(snapshot, shared_subjects)
         self.failures.remember(snapshot, outcomes := list(outcomes))
         if any(outcome.status == "fail" for outcome in outcomes):
-            self.locks.record(snapshot.place, "fail", snapshot.content)
-        return seal(Statement("result", snapshot.place, snapshot.sha256, result.to_json()), self.key)
+            self.locks.record(snapshot.target, "fail", snapshot.content)
+        return seal(Statement("result", snapshot.target, snapshot.sha256, result.to_json()), self.key)
 
     def result(self, sealed: SignedRecord, snapshot: Snapshot) -> MetricResult:
         """Return the signed result of one metric, which must have been computed on ``snapshot``."""
-        statement = self._opened(sealed, "result", snapshot.place)
+        statement = self._opened(sealed, "result", snapshot.target)
         if statement.sha256 != snapshot.sha256:
             metric = statement.body.get("metric", "a score")
             raise OutOfDate(f"{metric} was computed on another synthetic table", redo=("score",))
@@ -350,20 +350,20 @@ class Gate:
             PublicationRefused: If a result or the snapshot is not trusted or does not match.
         """
         self.check_places()
-        self.locks.check(snapshot.place.table, policy, setup, snapshot.content)
+        self.locks.check(snapshot.target.table, policy, setup, snapshot.content)
         check_made(snapshot, inputs, setup, metrics)
         shared_subjects = bool(setup.get("shared_subjects"))
         inputs = {**inputs, "earlier_releases": self.earlier_releases(snapshot, shared_subjects).fingerprint}
         results = {name: self.result(sealed, snapshot) for name, sealed in scores.items()}
         for name, result in results.items():
             check_result(result, inputs, metrics.get(name), setup["seed"])
-        remembered = self._remembered(policy, snapshot.place, snapshot.content, shared_subjects)
-        attempt = self.attempts.attempt(snapshot, shared_subjects)
+        remembered = self._remembered(policy, snapshot.target, snapshot.content, shared_subjects)
+        attempt = self.attempts.number_of(snapshot, shared_subjects)
         verdict = policy.judge(results, attempt)
         self.failures.remember(snapshot, verdict.outcomes)
-        kept = {name: self._keep(sealed, snapshot.place) for name, sealed in scores.items() if name in policy.metrics}
+        kept = {name: self._keep(sealed, snapshot.target) for name, sealed in scores.items() if name in policy.metrics}
         stated = Attestation(
-            place=snapshot.place,
+            target=snapshot.target,
             sha256=snapshot.sha256,
             content=snapshot.content,
             policy=policy.to_dict(),
@@ -379,14 +379,14 @@ class Gate:
             dtypes=dict(snapshot.dtypes),
             made_at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         )
-        self.locks.record(snapshot.place, stated.verdict, snapshot.content)
-        sealed = self._latest(seal(stated.statement(), self.key), snapshot.place, "attestation")
+        self.locks.record(snapshot.target, stated.verdict, snapshot.content)
+        sealed = self._latest(seal(stated.statement(), self.key), snapshot.target, "attestation")
         return replace(stated, keyid=self.key.signer.public_key.keyid), sealed
 
-    def _keep(self, sealed: SignedRecord, place: ReleaseTarget) -> str:
+    def _keep(self, sealed: SignedRecord, target: ReleaseTarget) -> str:
         """Store a signed result in the private folder, and return its keyed digest."""
         digest = self._result_digest(sealed.data)
-        put_atomic(private_folder(place.below(self.private / "results")) / f"{digest}.json", sealed.data)
+        put_atomic(private_folder(target.below(self.private / "results")) / f"{digest}.json", sealed.data)
         return digest
 
     def _kept(self, stated: Attestation, snapshot: Snapshot) -> dict[str, MetricResult]:
@@ -395,7 +395,7 @@ class Gate:
         Raises:
             PublicationRefused: If one is missing or changed.
         """
-        found, folder = {}, stated.place.below(self.private / "results")
+        found, folder = {}, stated.target.below(self.private / "results")
         for name, digest in stated.results.items():
             what, file = f"signed result of {name} in {folder}", f"{digest}.json"
             if self._result_digest(data := records(folder, what, file).get(file, b"")) != digest:
@@ -407,15 +407,15 @@ class Gate:
     def _result_digest(self, data: bytes) -> str:
         return keyed_fingerprint(hashlib.sha256(data).hexdigest(), derive_key(self.content_key, "results"))
 
-    def attestation(self, sealed: SignedRecord, place: ReleaseTarget) -> Attestation:
-        """Return the attestation of a signed record, which must belong to ``place``."""
-        return Attestation.of(self._opened(sealed, "attestation", place))
+    def attestation(self, sealed: SignedRecord, target: ReleaseTarget) -> Attestation:
+        """Return the attestation of a signed record, which must belong to ``target``."""
+        return Attestation.of(self._opened(sealed, "attestation", target))
 
     def publish(
         self,
         sealed: SignedRecord,
         snapshot: SignedRecord,
-        place: ReleaseTarget,
+        target: ReleaseTarget,
         policy: Policy,
         setup: Mapping[str, Any],
     ) -> Release:
@@ -432,7 +432,7 @@ class Gate:
         Args:
             sealed: Signed attestation.
             snapshot: Signed record of the synthetic table.
-            place: Table and partition.
+            target: Table and partition.
             policy: Policy in force.
             setup: Current settings except the policy.
 
@@ -445,8 +445,8 @@ class Gate:
         """
         self.key.check()
         self.check_places()
-        stated, taken = self.attestation(sealed, place), self.snapshot(snapshot, place)
-        self.locks.check(place.table, policy, setup)
+        stated, taken = self.attestation(sealed, target), self.snapshot(snapshot, target)
+        self.locks.check(target.table, policy, setup)
         check_policy(stated, policy, setup)
         check_verdict(stated.policy_verdict(), stated.remembered)
         if (taken.sha256, taken.content) != (stated.sha256, stated.content):
@@ -454,41 +454,41 @@ class Gate:
             raise OutOfDate(text, expected=taken.sha256, found=stated.sha256, redo=redo)
         check_verdict(policy.judge(self._kept(stated, taken), stated.attempt), stated.remembered)
         shared_subjects = bool(setup.get("shared_subjects"))
-        check_memory(self._remembered(policy, place, stated.content, shared_subjects))
-        self._check_latest(sealed, place, "attestation")
+        check_memory(self._remembered(policy, target, stated.content, shared_subjects))
+        self._check_latest(sealed, target, "attestation")
 
         seen = PublicationRecord(stated.sha256, stated.content)
 
         def agree() -> None:
-            ids = [release.id for release in self.store.history(place)]
-            check_not_replaced(self.attempts.history(place), seen, ids)
-            if not self._is_current(place, sealed):
+            ids = [release.id for release in self.store.history(target)]
+            check_not_replaced(self.attempts.history(target), seen, ids)
+            if not self._is_current(target, sealed):
                 check_earlier_releases(stated, self.earlier_releases(taken, shared_subjects).fingerprint)
 
         with ExitStack() as recorded:
             # Pooled partitions share one sequence of release records, so they are released one at a time.
-            for one in dict.fromkeys([ReleaseTarget(place.table), place] if shared_subjects else [place]):
+            for one in dict.fromkeys([ReleaseTarget(target.table), target] if shared_subjects else [target]):
                 recorded.enter_context(self.attempts.releasing(one, seen, agree))
-            still = partial(self.attempts.check_last, place, seen)
-            return self.store.add(place, taken.path, stated.sha256, sealed.data, still)
+            still = partial(self.attempts.check_last, target, seen)
+            return self.store.add(target, taken.path, stated.sha256, sealed.data, still)
 
-    def _is_current(self, place: ReleaseTarget, sealed: SignedRecord) -> bool:
+    def _is_current(self, target: ReleaseTarget, sealed: SignedRecord) -> bool:
         """Return True if the current release has exactly this attestation.
 
         Return False otherwise, or if the store cannot be read. Republishing the same release discloses nothing new.
         """
         try:
-            return self.store.current(place).envelope == sealed.data
+            return self.store.current(target).envelope == sealed.data
         except (OSError, InputError, PublicationRefused):
             return False
 
-    def roll_back(self, place: ReleaseTarget, name: str) -> Release:
+    def roll_back(self, target: ReleaseTarget, name: str) -> Release:
         """Make an earlier release current, if it is intact and its rows have not failed since.
 
         The rollback is recorded, so the release that it replaces cannot be published again.
 
         Args:
-            place: Table and partition.
+            target: Table and partition.
             name: Id of the release.
 
         Raises:
@@ -498,50 +498,50 @@ class Gate:
                 release would be accepted.
         """
         try:
-            return self._rolled_back(place, name)
+            return self._rolled_back(target, name)
         except OSError as error:
             raise StoreUnavailable.of(f"{reason(error)}; nothing changed", error) from None
 
-    def _rolled_back(self, place: ReleaseTarget, name: str) -> Release:
-        if not self._snapshots(place).is_dir():
+    def _rolled_back(self, target: ReleaseTarget, name: str) -> Release:
+        if not self._snapshots(target).is_dir():
             raise ConfigError(
                 f"{self.private}: this is not the private folder of the publisher, because it has no snapshot of"
-                f" {place}, so later failures of these rows are unknown. Fix: pass the publisher's folder with"
+                f" {target}, so later failures of these rows are unknown. Fix: pass the publisher's folder with"
                 " --private or PRIVACY_ASSETS_PRIVATE."
             )
         check_private(self.private)
         self.check_places()
-        found = [release for release in self.store.history(place) if release.id == name]
+        found = [release for release in self.store.history(target) if release.id == name]
         if not found:
             fix = "list the releases: privacy-assets releases"
-            raise InputError(f"there is no release {safe_repr(name)}", where=str(place), fix=fix)
-        stated = found[0].opened(place, self.key.trusted)
+            raise InputError(f"there is no release {safe_repr(name)}", where=str(target), fix=fix)
+        stated = found[0].opened(target, self.key.trusted)
         check_bytes(found[0].table, stated.sha256, found[0].root)
         shared_subjects = bool(stated.setup.get("shared_subjects"))
-        check_memory(self._remembered(stated.attested_policy(), place, stated.content, shared_subjects))
+        check_memory(self._remembered(stated.attested_policy(), target, stated.content, shared_subjects))
         seen = PublicationRecord(stated.sha256, stated.content)
-        with self.attempts.releasing(place, seen, lambda: None):
-            self.store.point(place, found[0], partial(self.attempts.check_last, place, seen))
+        with self.attempts.releasing(target, seen, lambda: None):
+            self.store.point(target, found[0], partial(self.attempts.check_last, target, seen))
         return found[0]
 
-    def _snapshots(self, place: ReleaseTarget) -> Location:
-        return place.below(self.private / "snapshots")
+    def _snapshots(self, target: ReleaseTarget) -> Location:
+        return target.below(self.private / "snapshots")
 
-    def _latest(self, sealed: SignedRecord, place: ReleaseTarget, name: str) -> SignedRecord:
+    def _latest(self, sealed: SignedRecord, target: ReleaseTarget, name: str) -> SignedRecord:
         """Store ``sealed`` as the latest record of a step. Earlier ones are rejected from now on."""
-        put_atomic(place.below(self.private / "latest") / name, sealed.data)
+        put_atomic(target.below(self.private / "latest") / name, sealed.data)
         return sealed
 
-    def _check_latest(self, sealed: SignedRecord, place: ReleaseTarget, name: str) -> None:
-        if records(place.below(self.private / "latest"), "latest records", name).get(name) != sealed.data:
+    def _check_latest(self, sealed: SignedRecord, target: ReleaseTarget, name: str) -> None:
+        if records(target.below(self.private / "latest"), "latest records", name).get(name) != sealed.data:
             redo = ("split", "prepare", "score", "attest") if sealed.kind == "split" else redo_of(sealed.kind)
             redo = ("read", *redo) if name == "split-source" else redo
-            raise OutOfDate(f"this {sealed.kind} of {place} is not the latest one", redo=redo)
+            raise OutOfDate(f"this {sealed.kind} of {target} is not the latest one", redo=redo)
 
-    def _opened(self, sealed: SignedRecord, kind: RecordKind, place: ReleaseTarget) -> Statement:
+    def _opened(self, sealed: SignedRecord, kind: RecordKind, target: ReleaseTarget) -> Statement:
         if sealed.kind != kind:
             text = f"expected a signed {kind}, got a signed {sealed.kind}"
             raise NotTrusted(text, expected=kind, found=sealed.kind, redo=redo_of(kind))
         statement = unseal(sealed, self.key.trusted)
-        check_place(statement.place, place, kind)
+        check_target(statement.target, target, kind)
         return statement

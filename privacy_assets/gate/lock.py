@@ -158,19 +158,19 @@ class Locks:
             text = f"{table} is stopped: {failed} of its last {len(last)} verdicts are 'fail'"
             raise TableStopped(text, table=table)
 
-    def record(self, place: ReleaseTarget, status: str, content: str = "", why: str = "") -> None:
+    def record(self, target: ReleaseTarget, status: str, content: str = "", why: str = "") -> None:
         """Append an acceptance, or a verdict unless the log has one at least as bad for the same content."""
         accepted = status == _ACCEPTED
         for _ in range(_TRIES):
-            last, known, _recent = self._verdicts(place.table, accepted)
+            last, known, _recent = self._verdicts(target.table, accepted)
             if not accepted and _GRADES.index(known.get(content, _ACCEPTED)) >= _GRADES.index(status):
                 return
             at = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
             body = {"content": content, "status": status, "reason": why, "number": last + 1, "at": at}
-            entry = self._sealed("verdict", place, body)
-            if create_once(private_folder(self._log(place.table)) / f"{last + 1:08d}", entry.data):
+            entry = self._sealed("verdict", target, body)
+            if create_once(private_folder(self._log(target.table)) / f"{last + 1:08d}", entry.data):
                 return
-        raise StoreUnavailable(f"{self._log(place.table)}: too many processes record verdicts at the same time")
+        raise StoreUnavailable(f"{self._log(target.table)}: too many processes record verdicts at the same time")
 
     def _verdicts(self, table: str, accepted: bool = False) -> tuple[int, dict[str, str], dict[str, str]]:
         """Return the last number, all verdicts by content, and those since the last acceptance, newest first.
@@ -185,7 +185,7 @@ class Locks:
         for name, number in sorted({**numbers, **before}.items(), key=lambda one: one[1], reverse=True):
             try:
                 entry = unseal(SignedRecord("verdict", log.get(name, b"")), keys)
-                if name != f"{number:08d}" or (entry.place.table, entry.body["number"]) != (table, number):
+                if name != f"{number:08d}" or (entry.target.table, entry.body["number"]) != (table, number):
                     raise NotTrusted("the entry belongs to another log or number")
             except PublicationRefused:
                 if accepted:
@@ -204,14 +204,14 @@ class Locks:
             lock = unseal(sealed, self.key.trusted)
         except PublicationRefused:
             return {}
-        return dict(lock.body["entries"]) if lock.place == ReleaseTarget(table) else {}
+        return dict(lock.body["entries"]) if lock.target == ReleaseTarget(table) else {}
 
     def _stored(self, table: str, suffix: str = ".json") -> bytes:
         return records(self.private / "locks", f"lock of {table}", name := f"{quoted(table)}{suffix}").get(name, b"")
 
-    def _sealed(self, kind: RecordKind, place: ReleaseTarget, body: Mapping[str, Any]) -> SignedRecord:
+    def _sealed(self, kind: RecordKind, target: ReleaseTarget, body: Mapping[str, Any]) -> SignedRecord:
         digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
-        return seal(Statement(kind, place, digest, body), self.key)
+        return seal(Statement(kind, target, digest, body), self.key)
 
     def file(self, table: str, suffix: str = ".json") -> Location:
         """Return the path of the lock of ``table``, or with suffix ``PROPOSED`` of the last rejected proposal."""

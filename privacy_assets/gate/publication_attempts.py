@@ -87,14 +87,14 @@ class PublicationAttempts:
 
     root: Location
 
-    def attempt(self, snapshot: Snapshot, shared_subjects: bool = False) -> int:
+    def number_of(self, snapshot: Snapshot, shared_subjects: bool = False) -> int:
         """Return the number of this publication attempt from the same training rows, from 1, and count a new one.
 
         The same rows are the same attempt, independent of run, row order and file, and with ``shared_subjects`` also of
         the partition.
         """
-        place = ReleaseTarget(snapshot.place.table) if shared_subjects else snapshot.place
-        folder = place.below(self.root).joinpath("attempts", snapshot.train)
+        target = ReleaseTarget(snapshot.target.table) if shared_subjects else snapshot.target
+        folder = target.below(self.root).joinpath("attempts", snapshot.train)
         try:
             private_folder(folder)
             for _ in range(_TRIES):
@@ -116,20 +116,20 @@ class PublicationAttempts:
         raise StoreUnavailable(f"{folder}: too many processes count attempts at the same time")
 
     @contextmanager
-    def releasing(self, place: ReleaseTarget, shown: PublicationRecord, agree: Callable[[], None]) -> Iterator[None]:
-        """Record a release or rollback of ``place`` before it happens.
+    def releasing(self, target: ReleaseTarget, shown: PublicationRecord, agree: Callable[[], None]) -> Iterator[None]:
+        """Record a release or rollback of ``target`` before it happens.
 
         After a crash, the file counts as released and as the latest, because readers may have seen it; repeating the
         operation completes it. If PublicationRefused or ConfigError is raised in the block, the record is withdrawn.
 
         Args:
-            place: Table and partition.
+            target: Table and partition.
             shown: Table that readers will get.
             agree: Raises PublicationRefused if the current records do not permit it. Called again if another process
                 adds a record in between.
         """
         try:
-            record = self._record(place, shown, agree)
+            record = self._record(target, shown, agree)
             try:
                 yield
             except (PublicationRefused, ConfigError) as error:
@@ -140,40 +140,40 @@ class PublicationAttempts:
             text = f"the release could not be recorded ({reason(error)}); nothing changed"
             raise StoreUnavailable.of(text, error) from None
 
-    def _record(self, place: ReleaseTarget, shown: PublicationRecord, agree: Callable[[], None]) -> Location:
-        folder = private_folder(self._released(place))
+    def _record(self, target: ReleaseTarget, shown: PublicationRecord, agree: Callable[[], None]) -> Location:
+        folder = private_folder(self._released(target))
         for _ in range(_TRIES):
-            known = self._records(place)  # before agree(): a record added later takes the number
+            known = self._records(target)  # before agree(): a record added later takes the number
             agree()
             record = folder / f"{1 + max(map(int, known), default=0):08d}"
             if create_once(record, _to_bytes(shown)):
                 return record
         raise StoreUnavailable(f"{folder}: too many processes publish at the same time")
 
-    def history(self, place: ReleaseTarget) -> list[PublicationRecord]:
+    def history(self, target: ReleaseTarget) -> list[PublicationRecord]:
         """Return the published tables in order, or raise PublicationRefused if the records cannot be read."""
-        return [one for one in self._records(place).values() if one is not None]
+        return [one for one in self._records(target).values() if one is not None]
 
-    def released(self, place: ReleaseTarget) -> set[str]:
+    def released(self, target: ReleaseTarget) -> set[str]:
         """Return the hashes of the released files, or raise PublicationRefused if the records cannot be read."""
-        return {one.sha256 for one in self.history(place)}
+        return {one.sha256 for one in self.history(target)}
 
-    def check_last(self, place: ReleaseTarget, shown: PublicationRecord) -> None:
+    def check_last(self, target: ReleaseTarget, shown: PublicationRecord) -> None:
         """Raise Superseded if a later release or rollback was recorded."""
-        if not any(one.same(shown) for one in self.history(place)[-1:]):
+        if not any(one.same(shown) for one in self.history(target)[-1:]):
             raise Superseded("another release or rollback was recorded meanwhile; nothing changed")
 
-    def _records(self, place: ReleaseTarget) -> dict[str, PublicationRecord | None]:
+    def _records(self, target: ReleaseTarget) -> dict[str, PublicationRecord | None]:
         """Return releases and rollbacks by number; None for one that was withdrawn."""
-        folder = self._released(place)
+        folder = self._released(target)
         found = records(folder, "memory of releases")
         try:
             return {name: _parse_record(name, data) for name, data in found.items()}
         except (ValueError, KeyError, TypeError):
             raise Damaged(f"the memory of releases is damaged ({folder})", path=str(folder)) from None
 
-    def _released(self, place: ReleaseTarget) -> Location:
-        return place.below(self.root) / "released"
+    def _released(self, target: ReleaseTarget) -> Location:
+        return target.below(self.root) / "released"
 
 
 def check_not_replaced(before: Sequence[PublicationRecord], shown: PublicationRecord, releases: Sequence[str]) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from privacy_assets.errors import Damaged, PublicationRefused, StoreUnavailable, Superseded
-from privacy_assets.gate.attestation import Attestation, check_place
+from privacy_assets.gate.attestation import Attestation, check_target
 from privacy_assets.gate.keys import TrustedKeys
 from privacy_assets.gate.statements import ReleaseTarget, SignedRecord, unseal
 from privacy_assets.infra.files import open_regular, read_regular
@@ -67,7 +67,7 @@ class Release:
                 raise
             return False
 
-    def opened(self, place: ReleaseTarget, trusted: TrustedKeys) -> Attestation:
+    def opened(self, target: ReleaseTarget, trusted: TrustedKeys) -> Attestation:
         """Return the verified attestation.
 
         Raises:
@@ -81,7 +81,7 @@ class Release:
             raise StoreUnavailable(text, path=str(self.attestation), errno=error.errno) from None
         try:
             stated = Attestation.of(unseal(sealed, trusted))
-            check_place(stated.place, place, "attestation")
+            check_target(stated.target, target, "attestation")
         except PublicationRefused as error:
             error.redo = ()  # no step makes the attestation of an existing release again
             raise

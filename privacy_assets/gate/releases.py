@@ -81,7 +81,7 @@ class ReleaseStore:
             release_disk.check(self.root)
 
     def add(
-        self, place: ReleaseTarget, source: Location, sha256: str, attestation: bytes, still: Callable[[], None]
+        self, target: ReleaseTarget, source: Location, sha256: str, attestation: bytes, still: Callable[[], None]
     ) -> Release:
         """Copy ``source`` into a new release, and make it current.
 
@@ -91,7 +91,7 @@ class ReleaseStore:
         complete release.
 
         Args:
-            place: Table and partition.
+            target: Table and partition.
             source: Snapshot.
             sha256: Expected hash of the snapshot.
             attestation: Bytes of the attestation.
@@ -104,7 +104,7 @@ class ReleaseStore:
                 release may be published.
         """
         try:
-            release: Release = self._kind.add(place.below(self.root), source, sha256, attestation, still)
+            release: Release = self._kind.add(target.below(self.root), source, sha256, attestation, still)
         except OSError as error:
             if isinstance(self.root, ObjectPath):
                 text = f"the release was not finished ({reason(error)}), and may be published"
@@ -113,31 +113,31 @@ class ReleaseStore:
             raise StoreUnavailable.of(text, error) from None
         return release
 
-    def point(self, place: ReleaseTarget, release: Release, still: Callable[[], None]) -> None:
+    def point(self, target: ReleaseTarget, release: Release, still: Callable[[], None]) -> None:
         """Make ``release`` current, forwards or back. For ``still`` see :meth:`add`."""
         try:
-            self._kind.point(place.below(self.root), release, still)
+            self._kind.point(target.below(self.root), release, still)
         except OSError as error:
             text, known = f"the pointer could not be written ({reason(error)})", isinstance(self.root, Path)
             raise StoreUnavailable.of(text, error, outcome_known=known) from None
 
-    def current(self, place: ReleaseTarget) -> Release:
+    def current(self, target: ReleaseTarget) -> Release:
         """Return the release that the pointer names, or raise InputError if there is none."""
-        folder = place.below(self.root)
+        folder = target.below(self.root)
         try:
             name = pointed(*self._kind.pointer(folder))
         except FileNotFoundError:
-            raise InputError(f"there is no release in {self.root}", where=str(place)) from None
+            raise InputError(f"there is no release in {self.root}", where=str(target)) from None
         except OSError as error:
             raise StoreUnavailable.of(f"the pointer cannot be read ({reason(error)})", error, folder) from None
         return Release(name, folder.joinpath("releases", name))
 
-    def history(self, place: ReleaseTarget) -> list[Release]:
+    def history(self, target: ReleaseTarget) -> list[Release]:
         """Return all releases of one table and partition, oldest first."""
-        folder = place.below(self.root)
+        folder = target.below(self.root)
         return [Release(name, folder.joinpath("releases", name)) for name in self._kind.ids(folder) if is_id(name)]
 
-    def places(self, table: str = "") -> Iterator[ReleaseTarget]:
+    def targets(self, table: str = "") -> Iterator[ReleaseTarget]:
         """Return each table and partition with a release, in order, or only those of ``table``."""
         found = self._kind.parts(self.root, quoted(table) if table else "")
         yield from (ReleaseTarget.of_parts(*parts) for parts in sorted(found))
@@ -164,11 +164,11 @@ def read_published(
             names other bytes.
         ConfigError: If there is no trusted key.
     """
-    root, place = location(root), ReleaseTarget(table, partition)
+    root, target = location(root), ReleaseTarget(table, partition)
     trusted = default_trusted(root, reading=True) if trusted_keys is None else TrustedKeys((key_path(trusted_keys),))
     with for_readers():
-        release = ReleaseStore(root).current(place)
-        stated = release.opened(place, trusted)
+        release = ReleaseStore(root).current(target)
+        stated = release.opened(target, trusted)
         return read_hashed(release.table, stated.sha256, stated.dtypes, stated.rows, release.root)
 
 

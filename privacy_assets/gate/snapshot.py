@@ -40,7 +40,7 @@ class Snapshot:
     """Parquet file of a synthetic table, identified by its hash, with the origin of its rows.
 
     Attributes:
-        place: Table and partition.
+        target: Table and partition.
         path: Path of the file.
         sha256: SHA-256 of its bytes.
         rows: Number of rows.
@@ -55,7 +55,7 @@ class Snapshot:
             "privacy". None for an external table.
     """
 
-    place: ReleaseTarget
+    target: ReleaseTarget
     path: Location
     sha256: str
     rows: int
@@ -69,12 +69,12 @@ class Snapshot:
         """Return the statement to sign. It omits the path, which the gate derives itself."""
         how = {"filter": to_jsonable(self.filter), "generator": to_jsonable(self.generator)}
         body = {"rows": self.rows, "train": self.train, "content": self.content, "dtypes": dict(self.dtypes), **how}
-        return Statement("snapshot", self.place, self.sha256, body)
+        return Statement("snapshot", self.target, self.sha256, body)
 
     @classmethod
     def of(cls, statement: Statement, folder: Location) -> Snapshot:
         """Create the snapshot of a statement, for a file in ``folder``."""
-        return cls(statement.place, folder / f"{statement.sha256}.parquet", statement.sha256, **statement.body)
+        return cls(statement.target, folder / f"{statement.sha256}.parquet", statement.sha256, **statement.body)
 
 
 def write_snapshot(frame: pd.DataFrame, folder: Location, key: bytes) -> tuple[Location, str]:

@@ -21,13 +21,13 @@ from privacy_assets.infra.objects import Location, ObjectPath
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
 
-RecordKind = Literal["split", "snapshot", "encoded", "result", "failure", "attestation", "lock", "verdict"]
+RecordKind = Literal["split", "snapshot", "prepared", "result", "failure", "attestation", "lock", "verdict"]
 KINDS: tuple[RecordKind, ...] = get_args(RecordKind)
 STATEMENT = "https://in-toto.io/Statement/v1"
 Root = TypeVar("Root", Path, ObjectPath, Location)
 PAYLOAD = "application/vnd.in-toto+json"
 _MADE_BY: Mapping[str, str] = {
-    "split": "split", "snapshot": "sample", "encoded": "prepare", "result": "score", "attestation": "attest",
+    "split": "split", "snapshot": "sample", "prepared": "prepare", "result": "score", "attestation": "attest",
 }  # fmt: skip
 
 
@@ -77,14 +77,14 @@ class Statement:
 
     Attributes:
         kind: Kind of the record.
-        place: Table and partition.
+        target: Table and partition.
         sha256: SHA-256 of the file. In some kinds a keyed fingerprint or a digest of the body.
         body: Content, JSON serializable.
         keyid: Trusted key that signed it. Empty if not verified.
     """
 
     kind: RecordKind
-    place: ReleaseTarget
+    target: ReleaseTarget
     sha256: str
     body: Mapping[str, Any]
     keyid: str = ""
@@ -116,9 +116,9 @@ def seal(statement: Statement, key: SigningKey) -> SignedRecord:
 
     content = {
         "_type": STATEMENT,
-        "subject": [{"name": f"{quoted(statement.place.table)}.parquet", "digest": {"sha256": statement.sha256}}],
+        "subject": [{"name": f"{quoted(statement.target.table)}.parquet", "digest": {"sha256": statement.sha256}}],
         "predicateType": _predicate_type(statement.kind),
-        "predicate": {"table": statement.place.table, "partition": statement.place.partition, **statement.body},
+        "predicate": {"table": statement.target.table, "partition": statement.target.partition, **statement.body},
     }
     envelope = Envelope(_canonical(content), PAYLOAD, {})
     envelope.sign(key.signer)
@@ -171,8 +171,8 @@ def _statement(content: Mapping[str, Any], kind: RecordKind, keyid: str) -> Stat
         text = f"expected a signed {kind} of this version, got a statement of another kind or version"
         raise NotTrusted(text, expected=_predicate_type(kind), found=content["predicateType"], redo=redo_of(kind))
     body = dict(content["predicate"])
-    place = ReleaseTarget(body.pop("table"), body.pop("partition"))
-    return Statement(kind, place, subject["digest"]["sha256"], body, keyid)
+    target = ReleaseTarget(body.pop("table"), body.pop("partition"))
+    return Statement(kind, target, subject["digest"]["sha256"], body, keyid)
 
 
 def _predicate_type(kind: RecordKind) -> str:

@@ -104,7 +104,7 @@ def _verified(file: Location, sha256: str, source: Location, trusted: TrustedKey
         return Verification(file=file, sha256=sha256, refusal=f"{source}: {with_advice(error)}", source=source)
     if stated.sha256 != sha256:
         text = (
-            f"its bytes differ from those in the attestation of {stated.place} ({source}). It was changed after"
+            f"its bytes differ from those in the attestation of {stated.target} ({source}). It was changed after"
             " its release, or is another file."
         )
         return Verification(file=file, sha256=sha256, refusal=text, source=source)
@@ -143,9 +143,9 @@ def _refusal(stated: Attestation, verdict: Verdict) -> str:
 def _released_as(store: ReleaseStore, sha256: str) -> list[Location]:
     """Return the attestations of releases whose id contains this hash, current ones first, then newest first."""
     found = [
-        (current_id(store, place)[0] == release.id, release.id, release.attestation)
-        for place in store.places()
-        for release in store.history(place)
+        (current_id(store, target)[0] == release.id, release.id, release.attestation)
+        for target in store.targets()
+        for release in store.history(target)
         if release.id.endswith(sha256[:12])
     ]
     return [path for *_, path in sorted(found, reverse=True)]
@@ -153,9 +153,9 @@ def _released_as(store: ReleaseStore, sha256: str) -> list[Location]:
 
 def _where(store: ReleaseStore, stated: Attestation, attestation: bytes) -> tuple[Release | None, bool]:
     """Return the release with this attestation, and whether it is current."""
-    for release in store.history(stated.place):
+    for release in store.history(stated.target):
         if release.is_of(stated.sha256, attestation):
-            return release, current_id(store, stated.place)[0] == release.id
+            return release, current_id(store, stated.target)[0] == release.id
     return None, False
 
 
@@ -164,42 +164,42 @@ class ReleaseState:
     """State of one release.
 
     Attributes:
-        place: Table and partition.
+        target: Table and partition.
         release: The release.
         current: Whether it is current.
         stated: Attestation, if it is valid.
         damage: Description of the damage. Empty if the release is intact.
     """
 
-    place: ReleaseTarget
+    target: ReleaseTarget
     release: Release
     current: bool
     stated: Attestation | None
     damage: str
 
 
-def states_of(store: ReleaseStore, place: ReleaseTarget, trusted: TrustedKeys) -> list[ReleaseState]:
-    """Return every release of ``place``, newest first, after verifying signature, target and bytes."""
-    current, states = current_id(store, place)[0], []
-    for release in reversed(store.history(place)):
+def states_of(store: ReleaseStore, target: ReleaseTarget, trusted: TrustedKeys) -> list[ReleaseState]:
+    """Return every release of ``target``, newest first, after verifying signature, target and bytes."""
+    current, states = current_id(store, target)[0], []
+    for release in reversed(store.history(target)):
         stated, damage = None, ""
         try:
-            stated = release.opened(place, trusted)
+            stated = release.opened(target, trusted)
             check_bytes(release.table, stated.sha256, release.root)
         except PublicationRefused as error:
             damage = str(error)
-        states.append(ReleaseState(place, release, release.id == current, stated, damage))
+        states.append(ReleaseState(target, release, release.id == current, stated, damage))
     return states
 
 
-def current_id(store: ReleaseStore, place: ReleaseTarget) -> tuple[str | None, str]:
+def current_id(store: ReleaseStore, target: ReleaseTarget) -> tuple[str | None, str]:
     """Return the id of the current release and "", or None and the fault of the pointer."""
     try:
-        release = store.current(place)
+        release = store.current(target)
     except InputError:
         return None, "no release is current, so readers cannot load the table. Fix: roll back to a release."
     except PublicationRefused as error:
         return None, with_advice(error)
-    if release not in store.history(place):
+    if release not in store.history(target):
         return None, f"the current release {release.id} is missing. Fix: restore it, or roll back to another."
     return release.id, ""

@@ -50,7 +50,7 @@ class StoredRun:
     @property
     def home(self) -> Location:
         """Folder of this table and partition."""
-        return self.run.place.below(self.base)
+        return self.run.target.below(self.base)
 
     @property
     def folder(self) -> Location:
@@ -159,7 +159,7 @@ class StoredRun:
         return (self.reports if step == ATTEST else self.folder) / step
 
     def _named(self, step: str) -> dict[str, Any]:
-        return {"table": self.run.place.table, "partition": self.run.place.partition, "step": step}
+        return {"table": self.run.target.table, "partition": self.run.target.partition, "step": step}
 
     def _keyed(self, folder: Path) -> str:
         return self.run.deployment.keyed_fingerprint(content_hash(folder))
@@ -178,19 +178,19 @@ class StoredRun:
         digest = reference.get("digest") if isinstance(reference, Mapping) else None
         own = isinstance(reference, Mapping) and self._named(step).items() <= reference.items()
         if not own or not isinstance(digest, str) or not _SHA256.fullmatch(digest):
-            text = f"{self.run.place}: expected a reference to the values of step {step}, got something else"
+            text = f"{self.run.target}: expected a reference to the values of step {step}, got something else"
             raise NotTrusted(text, redo=(step,))
         self._touch()
         with local_copy(self._at(step) / digest) as folder:
             there = folder.is_dir() and not folder.is_symlink()
             if not there or not hmac.compare_digest(self._keyed(folder), digest):
                 text = f"the values of step {step} are not those that it stored in this run, or are missing"
-                raise Damaged(f"{self.run.place}: {text}", path=str(self._at(step) / digest), redo=(step,))
+                raise Damaged(f"{self.run.target}: {text}", path=str(self._at(step) / digest), redo=(step,))
             found = {name: load_stored(folder / name) for name in names(folder)}
             yield found
 
     def _nothing(self, step: str) -> OutOfDate:
-        return OutOfDate(f"{self.run.place}: step {step} has no values in this run", redo=(step,))
+        return OutOfDate(f"{self.run.target}: step {step} has no values in this run", redo=(step,))
 
     def _touch(self) -> None:
         put_atomic(private_folder(self.folder) / _TOUCHED, f"{time.time():.0f}".encode())

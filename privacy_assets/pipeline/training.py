@@ -85,9 +85,9 @@ def content_hash(folder: Path, without: str = "") -> str:
     return digest.hexdigest()
 
 
-def checkpoint_folder(home: Path | None, place: ReleaseTarget) -> Path | None:
+def checkpoint_folder(home: Path | None, target: ReleaseTarget) -> Path | None:
     """Return the folder of training checkpoints of a table and partition below ``home``, or None."""
-    return None if home is None else place.below(home / "storage" / "privacy_assets_training")
+    return None if home is None else target.below(home / "storage" / "privacy_assets_training")
 
 
 def fitting_seed(resolved: ResolvedTable, deployment: Deployment) -> int:

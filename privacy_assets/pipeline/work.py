@@ -144,7 +144,7 @@ class TableRun:
     Attributes:
         table: Validated settings of the table.
         deployment: Folders and keys.
-        place: Table and partition.
+        target: Table and partition.
         window: Start and end of a time partition.
         progress: Receives messages.
         device: Name of the torch device.
@@ -154,7 +154,7 @@ class TableRun:
 
     table: ResolvedTable
     deployment: Deployment
-    place: ReleaseTarget
+    target: ReleaseTarget
     window: Window | None = None
     progress: Progress = silent
     device: str = "cpu"
@@ -196,7 +196,7 @@ class TableRun:
         keyed, signed, fingerprints = self.deployment.keyed_fingerprint, dict[str, Table](), dict[str, str]()
         for role, table in tables.items():
             fingerprints[role] = self.keyed_fingerprint(table)
-            seal = self.gate.sign_split(self.place, role, fingerprints[role], keyed(table.digest), self.split_setup)
+            seal = self.gate.sign_split(self.target, role, fingerprints[role], keyed(table.digest), self.split_setup)
             signed[role] = replace(table, seal=seal.data)
         return StepResult(signed, fingerprints)
 
@@ -214,7 +214,9 @@ class TableRun:
         """
         keyed, setup = self.deployment.keyed_fingerprint, self.split_setup
         return {
-            role: self.gate.check_split(SignedRecord("split", table.seal), self.place, role, keyed(table.digest), setup)
+            role: self.gate.check_split(
+                SignedRecord("split", table.seal), self.target, role, keyed(table.digest), setup
+            )
             for role, table in tables.items()
         }
 
@@ -229,8 +231,8 @@ class TableRun:
 
 def read(run: TableRun, name: str, values: Values) -> StepResult:
     """Read the private table in canonical form. It gets a signed record of the settings under which it was read."""
-    locked = run.gate.locks.columns(run.place.table)  # checks the keys before the table is read
-    source = source_table(run.table, run.given.get("source"), run.place.partition, run.window, locked)
+    locked = run.gate.locks.columns(run.target.table)  # checks the keys before the table is read
+    source = source_table(run.table, run.given.get("source"), run.target.partition, run.window, locked)
     for note in source.notes:
         run.progress(note)
     return run.sign({"source": source})
@@ -242,10 +244,10 @@ def split(run: TableRun, name: str, values: Values) -> StepResult:
     The lock of the table is signed after all tables have been read.
     """
     gate, table = run.gate, run.table  # checks the keys before any table is read
-    gate.locks.check(run.place.table, table.policy, run.setup, new=True)
+    gate.locks.check(run.target.table, table.policy, run.setup, new=True)
     if table.external:
-        locked = gate.locks.columns(run.place.table)
-        parts = user_splits(table, run.given, run.place.partition, run.window, locked)
+        locked = gate.locks.columns(run.target.table)
+        parts = user_splits(table, run.given, run.target.partition, run.window, locked)
     else:
         source = values["source"]
         run.check({"source": source})
@@ -253,8 +255,8 @@ def split(run: TableRun, name: str, values: Values) -> StepResult:
         parts = {role: source.take(chosen).map(Column.compact) for role, chosen in rows.items()}
     result = run.sign(parts)
     columns = contract_of(parts["train"].schema)
-    entries = gate.locks.check(run.place.table, table.policy, run.setup, new=True, columns=columns)
-    gate.locks.sign(run.place.table, entries)
+    entries = gate.locks.check(run.target.table, table.policy, run.setup, new=True, columns=columns)
+    gate.locks.sign(run.target.table, entries)
     return result
 
 
@@ -268,7 +270,7 @@ def fit(run: TableRun, name: str, values: Values) -> StepResult:
     sweep()
     train, keyed = values["train"], run.deployment.keyed_fingerprint
     fingerprint, seed = run.check({"train": train})["train"], fitting_seed(run.table, run.deployment)
-    folder = checkpoint_folder(run.scratch, run.place)
+    folder = checkpoint_folder(run.scratch, run.target)
     fitted = trained_generator(run.table, train, keyed(train.digest), seed, folder, run.device, run.progress)
     return StepResult({"generator": Trained(fitted, fingerprint, keyed)})
 
@@ -281,13 +283,13 @@ def sample(run: TableRun, name: str, values: Values) -> StepResult:
     if run.table.external:
         schema, given = tables["train"].schema, run.given.get("synthetic")
         train, real = fingerprints["train"], [one.without_subject() for one in tables.values()]
-        made = Sampled(user_synthetic(run.table, given, schema, run.place.partition, run.window, real))
+        made = Sampled(user_synthetic(run.table, given, schema, run.target.partition, run.window, real))
     else:
         trained = values["generator"]
         if not isinstance(trained, Trained):  # the folder of a stored one
             trained = Trained.load(trained, run.deployment.keyed_fingerprint)
         train, made = trained.train, sampled(run.table, trained, tables, fingerprints, run.progress)
-    snapshot, sealed = run.gate.take_snapshot(made.rows, run.place, train, made.filter, made.generator)
+    snapshot, sealed = run.gate.take_snapshot(made.rows, run.target, train, made.filter, made.generator)
     return StepResult({"synthetic": sealed}, Synthetic(made.rows, snapshot, sealed, made.metadata))
 
 
@@ -300,7 +302,7 @@ def prepare(run: TableRun, name: str, values: Values) -> StepResult:
         PublicationRefused: Unless the latest split signed every real table under the current settings.
     """
     tables, embedder, keyed = run.real(values), values.get("embedder"), run.deployment.keyed_fingerprint
-    snapshot = run.gate.snapshot(values["synthetic"], run.place)
+    snapshot = run.gate.snapshot(values["synthetic"], run.target)
     rows = Table.of(read_snapshot(snapshot), tables["train"].schema, where="synthetic", synthetic=True)
     fingerprints = {**run.check(tables), "synthetic": run.keyed_fingerprint(rows)}
     if embedder is not None:
@@ -313,7 +315,7 @@ def prepare(run: TableRun, name: str, values: Values) -> StepResult:
         "digest": keyed(inputs.digest),  # computes all embeddings now, while a device is available
         "snapshot": values["synthetic"].data.decode(),
     }
-    seal = run.gate.sign_encoded(snapshot, run.split_setup, body)
+    seal = run.gate.sign_prepared(snapshot, run.split_setup, body)
     prepared = Prepared(snapshot, rows, [one.without_subject() for one in tables.values()])
     return StepResult({"evaluation_inputs": inputs.with_settings(seal=seal.data)}, prepared)
 
@@ -328,7 +330,7 @@ def checked_inputs(run: TableRun, inputs: EvaluationInputs) -> tuple[Mapping[str
         PublicationRefused: Unless this deployment signed them under the current settings.
     """
     digest = run.deployment.keyed_fingerprint(inputs.digest)
-    return run.gate.encoded(SignedRecord("encoded", inputs.seal), run.place, digest, run.split_setup)
+    return run.gate.prepared(SignedRecord("prepared", inputs.seal), run.target, digest, run.split_setup)
 
 
 def score(run: TableRun, name: str, values: Values) -> StepResult:
@@ -348,7 +350,7 @@ def score(run: TableRun, name: str, values: Values) -> StepResult:
     )
     results = run_metrics(inputs, {name: metric})
     # Computing a score counts as a publication attempt, even without an attestation.
-    attempt = gate.attempts.attempt(snapshot, table.spec.data.shared_subjects)
+    attempt = gate.attempts.number_of(snapshot, table.spec.data.shared_subjects)
     limits = [limit for limit in table.policy.limits if limit.metric == name]
     if table.external:  # a split by key is exchangeable by construction
         results = without_shift(inputs, {name: metric}, results, limits, attempt)
@@ -365,18 +367,18 @@ def attest(run: TableRun, name: str, values: Values) -> StepResult:
     The report is built from the signed attestation and the results that it names, so they cannot differ.
     """
     gate, table = run.gate, run.table
-    snapshot = gate.snapshot(values["synthetic"], run.place)
+    snapshot = gate.snapshot(values["synthetic"], run.target)
     prepared = values["evaluation_inputs"]
     signed, of = checked_inputs(run, prepared)
     if of.sha256 != snapshot.sha256:
-        raise OutOfDate("the tables were encoded with another synthetic table", redo=("prepare",))
+        raise OutOfDate("the tables were prepared with another synthetic table", redo=("prepare",))
     scores = {metric: values[metric] for metric in table.metrics}
     results = {metric: gate.result(sealed, snapshot) for metric, sealed in scores.items()}
     inputs = {**signed["inputs"], **run.check(run.real(values))}
     stated, sealed = gate.attest(snapshot, table.policy, scores, inputs, table.metrics, run.setup)
     policy = stated.attested_policy()
     report = Report(
-        title=str(snapshot.place),
+        title=str(snapshot.target),
         policy=policy,
         policy_verdict=policy.judge(results, stated.attempt),
         results=results,
@@ -394,18 +396,18 @@ def attest(run: TableRun, name: str, values: Values) -> StepResult:
 
 def publish(run: TableRun, name: str, values: Values) -> StepResult:
     """Publish the attested table. The gate verifies attestation, policy and bytes itself."""
-    release = run.gate.publish(values["attestation"], values["synthetic"], run.place, run.table.policy, run.setup)
-    return StepResult({"published": Published(run.place.table, run.place.partition, release.id)}, release)
+    release = run.gate.publish(values["attestation"], values["synthetic"], run.target, run.table.policy, run.setup)
+    return StepResult({"published": Published(run.target.table, run.target.partition, release.id)}, release)
 
 
 def synthetic_rows(run: TableRun, synthetic: SignedRecord) -> pd.DataFrame:
     """Read the rows of the synthetic table from its signed record."""
-    return read_snapshot(run.gate.snapshot(synthetic, run.place))
+    return read_snapshot(run.gate.snapshot(synthetic, run.target))
 
 
 def published_rows(run: TableRun, release: Release) -> tuple[pd.DataFrame, Attestation]:
     """Return the published rows of a release, and its attestation."""
-    stated = release.opened(run.place, run.gate.key.trusted)
+    stated = release.opened(run.target, run.gate.key.trusted)
     rows = read_hashed(release.table, stated.sha256, stated.dtypes, stated.rows, release.root)
     return rows, stated
 

@@ -337,7 +337,7 @@ LINK = "_link_PrivacyReportLink"
 @pytest.mark.slow
 def test_a_date_is_the_partition_that_holds_it(grouped: Ran) -> None:
     store = ReleaseStore(grouped.place / "grouped/releases")
-    assert list(store.places("dated")) == [ReleaseTarget("dated", "2026-01-01")]
+    assert list(store.targets("dated")) == [ReleaseTarget("dated", "2026-01-01")]
     assert grouped.xcoms("dated")["dated.publish"]["partition"] == "2026-01-01"
 
 

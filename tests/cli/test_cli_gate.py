@@ -384,7 +384,7 @@ def test_the_file_is_read_once(home: Deployment, monkeypatch: pytest.MonkeyPatch
 def test_there_are_no_releases(home: Deployment) -> None:
     assert f"There are no releases in {home.root / 'releases'}" in home("releases").out
     home("releases", "patients", "--rollback", "x", status=2)
-    assert json.loads(home("releases", "--json").out)["places"] == []
+    assert json.loads(home("releases", "--json").out)["targets"] == []
 
 
 def test_the_history_of_each_table_and_partition(home: Deployment) -> None:
@@ -400,7 +400,7 @@ def test_the_history_of_each_table_and_partition(home: Deployment) -> None:
     assert "visits" not in home("releases", "patients").out
     only = home("releases", "visits", "--partition", "south").out
     assert made[3].id in only and made[2].id not in only
-    (told,) = json.loads(home("releases", "patients", "--json").out)["places"]
+    (told,) = json.loads(home("releases", "patients", "--json").out)["targets"]
     assert [(one["current"], one["state"]) for one in told["releases"]] == [(True, "whole"), (False, "whole")]
 
 
@@ -428,7 +428,7 @@ def test_a_damaged_release_is_told_and_is_not_rolled_back_to(home: Deployment) -
     assert home.gate.store.current(PATIENTS) == second
     flip(second.attestation, 300)
     assert "rerun the step publish, or roll back" in home("releases", status=1).out
-    (told,) = json.loads(home("releases", "--json", status=1).out)["places"]
+    (told,) = json.loads(home("releases", "--json", status=1).out)["targets"]
     assert [one["state"] for one in told["releases"]] == ["damaged", "damaged"]
     assert told["releases"][0]["policy"] is None  # unsigned content is not shown
 

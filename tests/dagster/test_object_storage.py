@@ -232,7 +232,7 @@ def test_the_commands_take_urls(
         assert run(defs, instance).success
     folders = ["--releases", f"{bucket}/releases"]
     store = deployed["releases"].deployment.store
-    older, newer = [release.id for release in store.history(*store.places())]
+    older, newer = [release.id for release in store.history(*store.targets())]
 
     url = f"{bucket}/releases/people/_all/releases/{older}/table.parquet"
     copy, private = tmp_path / "copy.parquet", ["--private", f"{bucket}/private"]

@@ -40,7 +40,7 @@ def test_route_28_a_run_tag_on_a_table_without_partitions(served: Served) -> Non
     for tags in ({KEY: "shop-0"}, {f"{KEY}/shop": "0"}, {START: "a", END: "a"}):
         refused(served, "nights", tags, "nights has no partitions")
     store = ReleaseStore(served.root / "releases")
-    assert list(store.places("nights")) == [ReleaseTarget("nights")]
+    assert list(store.targets("nights")) == [ReleaseTarget("nights")]
     assert len(store.history(ReleaseTarget("nights"))) == 1
     with pytest.raises(InputError, match="there is no release"):
         read_published(served.root / "releases", "nights", "shop-0")
@@ -57,6 +57,6 @@ def test_routes_29_and_30_another_spelling_of_a_partition_and_a_range(served: Se
     refused(served, "nights_by_day", {START: DAY, END: DAY}, "do not name exactly one")
     assert not served.finished(night(served, "gated", "nights_by_day", {START: DAY, END: NEXT}))
     store = ReleaseStore(served.root / "releases")
-    assert list(store.places("nights_by_day")) == [ReleaseTarget("nights_by_day", DAY)]
+    assert list(store.targets("nights_by_day")) == [ReleaseTarget("nights_by_day", DAY)]
     assert len(store.history(ReleaseTarget("nights_by_day", DAY))) == 1
     assert set(read_published(served.root / "releases", "nights_by_day", DAY)["joined"].astype(str)) == {DAY}

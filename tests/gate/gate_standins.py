@@ -89,7 +89,7 @@ def result(high: float = PASSING, **changes: Any) -> MetricResult:
 def signed(gate: Gate, snapshot: Snapshot, measured: MetricResult | None = None) -> dict[str, SignedRecord]:
     """The signed result of the score step ``dcr``, without a record of the attempt or of failures."""
     body = (measured or result()).to_json()
-    return {"dcr": seal(Statement("result", snapshot.place, snapshot.sha256, body), gate.key)}
+    return {"dcr": seal(Statement("result", snapshot.target, snapshot.sha256, body), gate.key)}
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Chain:
     """All records that the steps of one table signed before its publication."""
 
     gate: Gate
-    place: ReleaseTarget
+    target: ReleaseTarget
     policy: Policy
     setup: Mapping[str, Any]
     snapshot: Snapshot
@@ -107,22 +107,22 @@ class Chain:
     sealed: SignedRecord
 
     def publish(self, **other: Any) -> Release:
-        """Publish, with parts replaced: gate, sealed, taken, place, policy, setup.
+        """Publish, with parts replaced: gate, sealed, taken, target, policy, setup.
 
         Signs the lock of the given policy and setup, and makes the attestation the latest one, so that later checks are
         tested.
         """
         part = {**self.__dict__, **other}
-        self.put_in_force(part["place"], part["policy"], part["setup"], part["sealed"])
-        return part["gate"].publish(part["sealed"], part["taken"], part["place"], part["policy"], part["setup"])
+        self.put_in_force(part["target"], part["policy"], part["setup"], part["sealed"])
+        return part["gate"].publish(part["sealed"], part["taken"], part["target"], part["policy"], part["setup"])
 
     def put_in_force(
-        self, place: ReleaseTarget, policy: Policy, setup: Mapping[str, Any], sealed: SignedRecord
+        self, target: ReleaseTarget, policy: Policy, setup: Mapping[str, Any], sealed: SignedRecord
     ) -> None:
         """Make this attestation the latest one, and sign the lock of these settings."""
-        latest = place.below(self.gate.private / "latest") / "attestation"
+        latest = target.below(self.gate.private / "latest") / "attestation"
         try:
-            lock(self.gate, place, policy, setup)
+            lock(self.gate, target, policy, setup)
             if not latest.exists() or read_regular(latest) != sealed.data:
                 put_atomic(latest, sealed.data)
         except StoreError as error:  # tests of failing requests: no table is published
@@ -142,11 +142,11 @@ def rows(number: int, count: int = 3) -> pd.DataFrame:
     return pd.DataFrame({"number": np.full(count, number), "noise": np.random.default_rng(number).random(count)})
 
 
-def lock(gate: Gate, place: ReleaseTarget = PLACE, policy: Policy = POLICY, setup: Mapping[str, Any] = SETUP) -> None:
+def lock(gate: Gate, target: ReleaseTarget = PLACE, policy: Policy = POLICY, setup: Mapping[str, Any] = SETUP) -> None:
     """Sign the lock of these settings, as if a person had accepted them."""
     entries = entries_of(policy, setup)
-    if gate.locks.difference(place.table, entries):
-        gate.locks.sign(place.table, entries)
+    if gate.locks.difference(target.table, entries):
+        gate.locks.sign(target.table, entries)
 
 
 def chain(
@@ -154,21 +154,21 @@ def chain(
     number: int = 0,
     *,
     frame: pd.DataFrame | None = None,
-    place: ReleaseTarget = PLACE,
+    target: ReleaseTarget = PLACE,
     policy: Policy = POLICY,
     high: float = PASSING,
     setup: Mapping[str, Any] = SETUP,
 ) -> Chain:
     """Snapshot, one signed result and the attestation of ``frame`` (default: the table of this ``number``)."""
     pool = bool(setup.get("shared_subjects"))
-    lock(gate, place, policy, setup)
+    lock(gate, target, policy, setup)
     given = rows(number) if frame is None else frame
     table = Table.read(given) if len(given) else Table.read(rows(number)).take(slice(0))
-    snapshot, taken = gate.take_snapshot(table, place, INPUTS["train"])
+    snapshot, taken = gate.take_snapshot(table, target, INPUTS["train"])
     measured = result(high)
     score = gate.sign_result(measured, snapshot, policy.judge({"dcr": measured}).outcomes, pool)
     stated, sealed = gate.attest(snapshot, policy, {"dcr": score}, INPUTS, METRICS, setup)
-    return Chain(gate, place, policy, setup, snapshot, taken, score, stated, sealed)
+    return Chain(gate, target, policy, setup, snapshot, taken, score, stated, sealed)
 
 
 class Behind(dt.datetime):
@@ -179,30 +179,30 @@ class Behind(dt.datetime):
         return super().now(tz) - dt.timedelta(minutes=5)
 
 
-def read(gate: Gate, place: ReleaseTarget = PLACE) -> pd.DataFrame:
+def read(gate: Gate, target: ReleaseTarget = PLACE) -> pd.DataFrame:
     """The table that readers of the current release get."""
     trusted = gate.key.trusted.places[0]
-    return read_published(gate.releases, place.table, place.partition, trusted_keys=trusted)
+    return read_published(gate.releases, target.table, target.partition, trusted_keys=trusted)
 
 
-def shown(gate: Gate, place: ReleaseTarget = PLACE) -> bytes | None:
+def shown(gate: Gate, target: ReleaseTarget = PLACE) -> bytes | None:
     """The attestation of the release that readers get; None before the first one.
 
     Checks that all visible files are complete. Every release of the history holds the bytes that its signed attestation
     names, and readers get the attested table.
     """
-    history = gate.store.history(place)
+    history = gate.store.history(target)
     for release in history:
-        assert hash_file(release.table) == release.opened(place, gate.key.trusted).sha256
+        assert hash_file(release.table) == release.opened(target, gate.key.trusted).sha256
         assert names(release.folder) == ["attestation.json", "table.parquet"]
     try:
-        release = gate.store.current(place)
+        release = gate.store.current(target)
     except InputError:
         return None
     assert release in history
-    stated = release.opened(place, gate.key.trusted)
-    judged = place.below(gate.private / "snapshots") / f"{stated.sha256}.parquet"
-    pd.testing.assert_frame_equal(read(gate, place), read_hashed(judged, stated.sha256, stated.dtypes))
+    stated = release.opened(target, gate.key.trusted)
+    judged = target.below(gate.private / "snapshots") / f"{stated.sha256}.parquet"
+    pd.testing.assert_frame_equal(read(gate, target), read_hashed(judged, stated.sha256, stated.dtypes))
     return read_regular(release.attestation)
 
 

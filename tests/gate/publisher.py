@@ -49,26 +49,26 @@ _times = count(1)
 Work = Callable[[Gate], object]
 
 
-def begun(gate: Gate, scenario: str, place: ReleaseTarget = PLACE) -> tuple[bytes | None, Work, bytes]:
+def begun(gate: Gate, scenario: str, target: ReleaseTarget = PLACE) -> tuple[bytes | None, Work, bytes]:
     """The release that readers see before, the work, and the release that they see after it."""
-    first = chain(gate, 1, place=place)
+    first = chain(gate, 1, target=target)
     if scenario == "first":
         return None, lambda gate: first.publish(gate=gate), first.sealed.data
     release = first.publish()
     if scenario == "again":
         return first.sealed.data, lambda gate: first.publish(gate=gate), first.sealed.data
-    second = chain(gate, 2, place=place)
+    second = chain(gate, 2, target=target)
     if scenario == "next":
         return first.sealed.data, lambda gate: second.publish(gate=gate), second.sealed.data
     second.publish()
-    return second.sealed.data, lambda gate: gate.roll_back(place, release.id), first.sealed.data
+    return second.sealed.data, lambda gate: gate.roll_back(target, release.id), first.sealed.data
 
 
-def ends_well(gate: Gate, work: Work, after: bytes, place: ReleaseTarget = PLACE) -> None:
+def ends_well(gate: Gate, work: Work, after: bytes, target: ReleaseTarget = PLACE) -> None:
     """Check that the same work now succeeds, and that no leftovers remain."""
     work(gate)
-    assert shown(gate, place) == after
-    assert left_over(gate, place) == []
+    assert shown(gate, target) == after
+    assert left_over(gate, target) == []
 
 
 def again(part: Chain) -> SignedRecord:
@@ -76,15 +76,15 @@ def again(part: Chain) -> SignedRecord:
     return part.restated(made_at=f"time {next(_times)} of {os.getpid()}")
 
 
-def left_over(gate: Gate, place: ReleaseTarget = PLACE) -> list[str]:
+def left_over(gate: Gate, target: ReleaseTarget = PLACE) -> list[str]:
     """Leftover names in a place's folder: unknown files, and entries of ``releases`` that are not release ids."""
-    known, folder = {".lock", "latest.json", "releases", "claims", "pointers"}, place.below(gate.releases)
+    known, folder = {".lock", "latest.json", "releases", "claims", "pointers"}, target.below(gate.releases)
     return sorted([*({*names(folder)} - known), *(name for name in names(folder / "releases") if not is_id(name))])
 
 
-def forget(gate: Gate, place: ReleaseTarget, kept: Release) -> None:
+def forget(gate: Gate, target: ReleaseTarget, kept: Release) -> None:
     """Free space: remove all releases except ``kept``."""
-    for release in gate.store.history(place):
+    for release in gate.store.history(target):
         if release != kept and isinstance(release.folder, Path):
             release.folder.chmod(0o755)
             shutil.rmtree(release.folder)
@@ -126,46 +126,46 @@ class Order:
 
 
 def order_to_publish(gate: Gate, root: Path, number: int) -> Order:
-    place = ReleaseTarget(f"published-{number // PLACED}")
+    target = ReleaseTarget(f"published-{number // PLACED}")
     # On a disk, writing the table takes most of the time; in a store it is one request.
-    part = chain(gate, frame=rows(number, 80_000 if isinstance(gate.releases, Path) else 10_000), place=place)
+    part = chain(gate, frame=rows(number, 80_000 if isinstance(gate.releases, Path) else 10_000), target=target)
     (root / "attestation").write_bytes(part.sealed.data)
     (root / "snapshot").write_bytes(part.taken.data)
 
     def finish() -> None:
         sealed = part.sealed if number % 4 < 2 else again(part)  # the same record again, or a new one
         kept = part.publish(sealed=sealed)
-        assert shown(gate, place) == sealed.data
-        forget(gate, place, kept)
+        assert shown(gate, target) == sealed.data
+        forget(gate, target, kept)
 
-    line = f"publish {place.table} attestation snapshot"
-    return Order(line, part.sealed.data, partial(shown, gate, place), finish)
+    line = f"publish {target.table} attestation snapshot"
+    return Order(line, part.sealed.data, partial(shown, gate, target), finish)
 
 
 def order_to_go_back(gate: Gate, root: Path, number: int) -> Order:
-    place = ReleaseTarget(f"back-{number // PLACED}")
+    target = ReleaseTarget(f"back-{number // PLACED}")
     if number % PLACED == 0:
-        chain(gate, 2 * number, place=place).publish()
-    first, other = gate.store.current(place), chain(gate, 2 * number + 1, place=place)
-    before = shown(gate, place)
+        chain(gate, 2 * number, target=target).publish()
+    first, other = gate.store.current(target), chain(gate, 2 * number + 1, target=target)
+    before = shown(gate, target)
     other.publish()
 
     def finish() -> None:
-        assert gate.roll_back(place, first.id) == first == gate.store.current(place)
+        assert gate.roll_back(target, first.id) == first == gate.store.current(target)
         with pytest.raises(Superseded):
             other.publish()
 
-    return Order(f"back {place.table} {first.id}", before, partial(shown, gate, place), finish)
+    return Order(f"back {target.table} {first.id}", before, partial(shown, gate, target), finish)
 
 
 def order_to_rotate(gate: Gate, root: Path, number: int) -> Order:
-    place, trusted = ReleaseTarget("rotated"), gate.key.trusted.places[0]
+    target, trusted = ReleaseTarget("rotated"), gate.key.trusted.places[0]
     before = {path.name for path in trusted.iterdir()}
     if not number:
-        chain(gate, 1, place=place).publish()
+        chain(gate, 1, target=target).publish()
 
     def signs() -> object:
-        assert shown(gate, place)
+        assert shown(gate, target)
         return gate.key.signer.public_key.keyid
 
     def finish() -> None:

@@ -35,7 +35,7 @@ class Victims:
 
 
 def replace_by_link(path: Path, victim: Path) -> bool:
-    """Move ``path`` aside and put a link to ``victim`` in its place; False if that is not possible any more."""
+    """Move ``path`` aside and put a link to ``victim`` in its target; False if that is not possible any more."""
     aside = path.with_name(f".aside.{path.name}")
     try:
         os.rename(path, aside)

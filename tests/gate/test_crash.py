@@ -104,7 +104,7 @@ def test_kills_at_random_moments(kind: str) -> None:
         with publisher.victim(root) as victim:
             seen = publisher.kill_at_random(gate, root, victim, kind, kills)
         assert seen["old"] >= kills // 20
-        assert [place for place in gate.store.places() if left_over(gate, place)] == []
+        assert [target for target in gate.store.targets() if left_over(gate, target)] == []
         kept = {".keys.lock", ".lock", ".privacy-assets", ".gitignore"}
         assert not [path for path in root.rglob(".*") if path.name not in kept]
 

@@ -144,8 +144,8 @@ def test_the_history_holds_releases_only(ready: Chain) -> None:
         read(ready.gate)
 
 
-def moved_from(place: ReleaseTarget) -> Callable[[Chain], bytes]:
-    return lambda ready: chain(ready.gate, place=place).sealed.data
+def moved_from(target: ReleaseTarget) -> Callable[[Chain], bytes]:
+    return lambda ready: chain(ready.gate, target=target).sealed.data
 
 
 ATTESTATIONS: dict[str, tuple[Callable[[Chain], bytes], type[PublicationRefused]]] = {
@@ -435,8 +435,8 @@ from pathlib import Path
 from privacy_assets.infra.files import create_once, put_atomic
 die = lambda *_, **__: os._exit(9)
 os.replace = os.link = die
-place = Path(sys.argv[1])
-create_once(place, b"half") if sys.argv[2] == "once" else put_atomic(place, b"half")
+target = Path(sys.argv[1])
+create_once(target, b"half") if sys.argv[2] == "once" else put_atomic(target, b"half")
 """
 
 

@@ -105,7 +105,7 @@ def at_once(parts: list[Chain]) -> list[Release]:
 def test_what_was_judged_is_published_and_read(gate: Gate) -> None:
     with pytest.raises(InputError, match="patients: there is no release"):
         read(gate)
-    assert (gate.store.history(PLACE), [*gate.store.places()]) == ([], [])
+    assert (gate.store.history(PLACE), [*gate.store.targets()]) == ([], [])
     part = chain(gate, frame=FRAME)
     found = part.publish()
     assert read_regular(found.table) == read_regular(part.snapshot.path)
@@ -124,11 +124,11 @@ def test_names_of_every_kind_stay_in_their_place(gate: Gate) -> None:
         ReleaseTarget("..", ""),
         ReleaseTarget("é x%2E\n*[1]"),
     ]
-    for number, place in enumerate(places):
-        chain(gate, number, place=place).publish()
-    assert set(gate.store.places()) == set(places)
-    for number, place in enumerate(places):
-        assert read(gate, place)["number"].iloc[0] == number
+    for number, target in enumerate(places):
+        chain(gate, number, target=target).publish()
+    assert set(gate.store.targets()) == set(places)
+    for number, target in enumerate(places):
+        assert read(gate, target)["number"].iloc[0] == number
     for table, partition in (("../releases/a", None), ("a/_all", None), ("a", "../_all")):
         with pytest.raises(InputError, match="there is no release"):
             read(gate, ReleaseTarget(table, partition))
@@ -320,9 +320,9 @@ def test_attempts_are_counted_by_training_rows_and_place(local: Gate) -> None:
     local.sign_result(result(), seen, [])  # a score that was seen counts, even if it is never attested
     assert chain(local, 4).stated.attempt == 4
     taken, _ = local.take_snapshot(Table.read(rows(5)), PLACE, "f" * 64)
-    assert local.attempts.attempt(taken) == 1
-    assert local.attempts.attempt(replace(taken, place=ReleaseTarget("patients", "2024-01-01"))) == 1
-    assert local.attempts.attempt(replace(taken, train=INPUTS["train"])) == 5
+    assert local.attempts.number_of(taken) == 1
+    assert local.attempts.number_of(replace(taken, target=ReleaseTarget("patients", "2024-01-01"))) == 1
+    assert local.attempts.number_of(replace(taken, train=INPUTS["train"])) == 5
 
 
 def numbers_of(gate: Gate, part: Chain) -> list[int]:
@@ -340,7 +340,7 @@ def test_all_that_was_ever_released_counts_and_must_be_there(gate: Gate) -> None
     remove(removed)
     later = chain(gate, 3)
     assert numbers_of(gate, later) == [1, 2]
-    assert gate.earlier_releases(replace(later.snapshot, place=ReleaseTarget("others"))).files == ()
+    assert gate.earlier_releases(replace(later.snapshot, target=ReleaseTarget("others"))).files == ()
     records = PLACE.below(gate.private / "attempts") / "released"
     for name in names(records):
         (records / name).unlink()
@@ -382,7 +382,7 @@ def test_a_damaged_memory_refuses_and_works_when_it_is_brought_back(gate: Gate) 
 def test_every_attempt_has_a_number_of_its_own(gate: Gate) -> None:
     taken = [gate.take_snapshot(Table.read(rows(number)), PLACE, INPUTS["train"])[0] for number in range(6)]
     with ThreadPoolExecutor(6) as pool:
-        numbers = list(pool.map(gate.attempts.attempt, taken * 2))
+        numbers = list(pool.map(gate.attempts.number_of, taken * 2))
     assert sorted(numbers[:6]) == [*range(1, 7)]
     assert numbers[6:] == numbers[:6]
 
@@ -420,17 +420,17 @@ def count_released(gate: Gate, part: Chain, shared_subjects: bool) -> int:
 
 
 def test_of_partitions_judged_together_each_knows_of_all(local: Gate) -> None:
-    monday, tuesday = (chain(local, number, place=day, setup=TOGETHER) for number, day in ((1, MONDAY), (2, TUESDAY)))
+    monday, tuesday = (chain(local, number, target=day, setup=TOGETHER) for number, day in ((1, MONDAY), (2, TUESDAY)))
     assert (monday.stated.attempt, tuesday.stated.attempt) == (1, 2)
     monday.publish()
     assert [count_released(local, tuesday, pool) for pool in (False, True)] == [0, 1]
-    other = replace(tuesday.snapshot, place=ReleaseTarget("others", "monday"))
+    other = replace(tuesday.snapshot, target=ReleaseTarget("others", "monday"))
     assert local.earlier_releases(other, shared_subjects=True).files == ()
     with refused(OutOfDate, redo=("score", "attest")):
         tuesday.publish()
-    tuesday = chain(local, 2, place=TUESDAY, setup=TOGETHER)
+    tuesday = chain(local, 2, target=TUESDAY, setup=TOGETHER)
     assert tuesday.publish() == tuesday.publish()
-    assert count_released(local, chain(local, 3, place=MONDAY, setup=TOGETHER), True) == 2
+    assert count_released(local, chain(local, 3, target=MONDAY, setup=TOGETHER), True) == 2
 
 
 def test_attempts_and_failures_are_those_of_one_partition_or_of_all(local: Gate) -> None:
@@ -438,32 +438,32 @@ def test_attempts_and_failures_are_those_of_one_partition_or_of_all(local: Gate)
         local.take_snapshot(Table.read(rows(number)), day, INPUTS["train"])[0]
         for number, day in ((1, MONDAY), (2, TUESDAY))
     ]
-    assert [local.attempts.attempt(one) for one in days] == [1, 1]
-    assert [local.attempts.attempt(one, shared_subjects=True) for one in days] == [1, 2]
-    assert chain(local, 3, place=MONDAY, high=FAILING).stated.verdict == "fail"
-    assert chain(local, 3, place=TUESDAY).stated.verdict == "pass"
-    assert chain(local, 3, place=TUESDAY, setup=TOGETHER).stated.verdict == "fail"
+    assert [local.attempts.number_of(one) for one in days] == [1, 1]
+    assert [local.attempts.number_of(one, shared_subjects=True) for one in days] == [1, 2]
+    assert chain(local, 3, target=MONDAY, high=FAILING).stated.verdict == "fail"
+    assert chain(local, 3, target=TUESDAY).stated.verdict == "pass"
+    assert chain(local, 3, target=TUESDAY, setup=TOGETHER).stated.verdict == "fail"
 
 
 def test_partitions_that_are_published_at_once_are_published_in_turn(local: Gate) -> None:
     days = [ReleaseTarget("patients", f"day {number}") for number in range(6)]
-    parts = [chain(local, number, place=day, setup=TOGETHER) for number, day in enumerate(days)]
+    parts = [chain(local, number, target=day, setup=TOGETHER) for number, day in enumerate(days)]
     assert len(at_once(parts)) == 1
     assert sum(len(local.store.history(day)) for day in days) == 1
 
 
 def test_a_publisher_that_dies_between_two_records_blocks_nobody(local: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
-    monday = chain(local, 1, place=MONDAY, setup=TOGETHER)
+    monday = chain(local, 1, target=MONDAY, setup=TOGETHER)
     recorded: Callable[..., Any] = type(local.attempts)._record
 
-    def dying(self: Any, place: ReleaseTarget, *rest: Any) -> Any:
-        if place == MONDAY:
+    def dying(self: Any, target: ReleaseTarget, *rest: Any) -> Any:
+        if target == MONDAY:
             raise KeyboardInterrupt
-        return recorded(self, place, *rest)
+        return recorded(self, target, *rest)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(type(local.attempts), "_record", dying)
         monday.publish()
-    tuesday = chain(local, 2, place=TUESDAY, setup=TOGETHER)
+    tuesday = chain(local, 2, target=TUESDAY, setup=TOGETHER)
     assert count_released(local, tuesday, True) == 1  # it counts as released, and its rows are found
     tuesday.publish()

@@ -42,17 +42,17 @@ def policy(**limit: Any) -> Policy:
     return Policy((Limit("dcr.privacy_score", **limit),))
 
 
-def remember(gate: Gate, under: Policy = POLICY, place: ReleaseTarget = PLACE, **estimate: Any) -> str:
+def remember(gate: Gate, under: Policy = POLICY, target: ReleaseTarget = PLACE, **estimate: Any) -> str:
     """Evaluate the small table under policy ``under``; return the fingerprint of its rows."""
     shown = {"value": 0.2, "low": 0.15, "high": 0.3, "n": 1000, "subjects": 1000, **estimate}
     measured = result(estimates=(Estimate("privacy_score", **shown),))
-    snapshot, _ = gate.take_snapshot(Table.read(FRAME), place, "t")
+    snapshot, _ = gate.take_snapshot(Table.read(FRAME), target, "t")
     gate.sign_result(measured, snapshot, under.judge({"dcr": measured}).outcomes)
     return snapshot.content
 
 
-def hit(gate: Gate, content: str, under: Policy = POLICY, place: ReleaseTarget = PLACE) -> bool:
-    return bool(gate.failures.against(under, place, content))
+def hit(gate: Gate, content: str, under: Policy = POLICY, target: ReleaseTarget = PLACE) -> bool:
+    return bool(gate.failures.against(under, target, content))
 
 
 def records(gate: Gate) -> list[Path]:
@@ -138,9 +138,9 @@ def test_the_same_rows_in_another_form_failed_too_and_others_did_not(gate: Gate,
 def test_another_table_partition_or_statistic_did_not_fail(gate: Gate) -> None:
     content = remember(gate)
     for other in (ReleaseTarget("others"), ReleaseTarget("patients", "2024-01-01"), ReleaseTarget("patients", "_all")):
-        assert not hit(gate, content, place=other)
-        assert remember(gate, place=other) == content
-        assert hit(gate, content, place=other)
+        assert not hit(gate, content, target=other)
+        assert remember(gate, target=other) == content
+        assert hit(gate, content, target=other)
     statistic = Limit("dcr.member_excess", at_most=0.0)
     assert not hit(gate, content, Policy((statistic,)))
     assert hit(gate, content, Policy((statistic, *POLICY.limits)))
@@ -185,7 +185,7 @@ def test_every_failed_limit_has_one_record_that_is_signed_private_and_holds_no_v
     content = remember(gate)
     (path,) = records(gate)
     stated = unseal(SignedRecord("failure", path.read_bytes()), gate.key.trusted)
-    assert (stated.place, stated.body["content"]) == (PLACE, content)
+    assert (stated.target, stated.body["content"]) == (PLACE, content)
     assert stated.body.keys() == {"limit", "reason", "content", "engine"}
     assert (mode(path), mode(path.parent)) == (0o600, 0o700)
     (text,) = gate.failures.against(POLICY, PLACE, content)
@@ -238,12 +238,12 @@ def test_a_record_that_cannot_be_believed_refuses(gate: Gate, change: Callable[[
 def test_a_record_in_another_place_refuses(gate: Gate) -> None:
     content, other = remember(gate), ReleaseTarget("others")
     (record,) = records(gate)
-    for place, moved in ((other, content), (PLACE, "0" * 64)):
-        folder = place.below(gate.private / "failures") / moved
+    for target, moved in ((other, content), (PLACE, "0" * 64)):
+        folder = target.below(gate.private / "failures") / moved
         folder.mkdir(parents=True)
         record = record.rename(folder / record.name)
         with refused(Damaged, path=str(record)):
-            hit(gate, moved, place=place)
+            hit(gate, moved, target=target)
 
 
 def test_records_outlive_the_rotation_of_keys_but_not_the_loss_of_trust(gate: Gate, tmp_path: Path) -> None:

@@ -203,11 +203,11 @@ def test_a_release_folder_that_a_group_may_write_to_works_and_logs_one_line(
 def test_folders_made_by_somebody_before_the_first_run_work(tmp_path: Path) -> None:
     from privacy_assets.gate.deployment import DeploymentSettings
 
-    for place in ("patients/_all/releases", "others/partition=a/releases", "empty"):
-        (tmp_path / "releases" / place).mkdir(parents=True)
+    for target in ("patients/_all/releases", "others/partition=a/releases", "empty"):
+        (tmp_path / "releases" / target).mkdir(parents=True)
     gate = DeploymentSettings(releases=tmp_path / "releases", private=tmp_path / "private").open().gate()
     release = chain(gate).publish()
-    assert [*gate.store.places()] == [PLACE] and mode(release.folder) == 0o555
+    assert [*gate.store.targets()] == [PLACE] and mode(release.folder) == 0o555
 
 
 # Waiting for a lock
@@ -297,7 +297,7 @@ def everything(gate: Gate, root: Path) -> None:
     gate.earlier_releases(first.snapshot).tables()
     trusted = gate.key.trusted
     assert all(not state.damage for state in states_of(gate.store, PLACE, trusted))
-    assert [*gate.store.places()] == [PLACE]
+    assert [*gate.store.targets()] == [PLACE]
     copy = root / "copy.parquet"
     shutil.copy(first.snapshot.path, copy)
     for file in (copy, release.table):
@@ -311,8 +311,8 @@ def test_nothing_in_the_release_folder_is_named_by_a_path(tmp_path: Path, monkey
         assert found == []
     point = release_disk._point
 
-    def by_name(place: Any, release: Any) -> None:
-        point(place, release)
+    def by_name(target: Any, release: Any) -> None:
+        point(target, release)
         release.folder.chmod(0o555)
 
     monkeypatch.setattr(release_disk, "_point", by_name)

@@ -25,10 +25,10 @@ NUMBERS = {errno.ENOSPC: "free space", errno.EDQUOT: "quota", errno.EROFS: "for 
 
 def steps(ready: Chain, root: Path) -> dict[str, Callable[[], object]]:
     """All operations that write to the private folder ``root/private``, or create one."""
-    gate, place = ready.gate, ready.place
+    gate, target = ready.gate, ready.target
     failed, shared = result(FAILING), root / "new"
     return {
-        "snapshot": lambda: gate.take_snapshot(Table.read(rows(7)), place, INPUTS["train"]),
+        "snapshot": lambda: gate.take_snapshot(Table.read(rows(7)), target, INPUTS["train"]),
         "score": lambda: gate.sign_result(failed, ready.snapshot, POLICY.judge({"dcr": failed}).outcomes),
         "attestation": lambda: (
             shutil.rmtree(root / "private" / "attempts"),

@@ -85,10 +85,10 @@ def attested(ready: Chain, *results: MetricResult, **changes: Any) -> Attestatio
     given = {"snapshot": ready.snapshot, "inputs": INPUTS, "metrics": METRICS, "setup": SETUP, **changes}
     scores = {}
     for one in results:
-        statement = Statement("result", ready.place, ready.snapshot.sha256, one.to_json())
+        statement = Statement("result", ready.target, ready.snapshot.sha256, one.to_json())
         scores["dcr"] = seal(statement, ready.gate.key)
     stated, sealed = ready.gate.attest(policy=POLICY, scores=scores, **given)
-    assert ready.gate.attestation(sealed, ready.place) == stated
+    assert ready.gate.attestation(sealed, ready.target) == stated
     return stated
 
 
@@ -110,7 +110,7 @@ def test_an_attestation_says_what_was_judged_and_holds_no_statistic(ready: Chain
 
 def results_of(ready: Chain) -> list[Path]:
     """The signed private results of its table."""
-    return sorted(ready.place.below(ready.gate.private / "results").iterdir())
+    return sorted(ready.target.below(ready.gate.private / "results").iterdir())
 
 
 @pytest.mark.parametrize("role", ["train", "holdout", "synthetic", "reference", "embedder"])
@@ -200,7 +200,7 @@ def test_a_table_of_another_generator_or_train_than_was_attacked_is_not_attested
         attested(ready, result(), snapshot=replace(ready.snapshot, train="old"))
 
 
-@pytest.mark.parametrize(("snapshot", "kind"), [({"sha256": "0" * 64}, OutOfDate), ({"place": DAY}, WrongTarget)])
+@pytest.mark.parametrize(("snapshot", "kind"), [({"sha256": "0" * 64}, OutOfDate), ({"target": DAY}, WrongTarget)])
 def test_results_of_another_snapshot_or_partition_are_not_read(
     ready: Chain, snapshot: dict[str, Any], kind: type[PublicationRefused]
 ) -> None:
@@ -264,7 +264,7 @@ def fails_now(ready: Chain) -> None:
 
 def keep(ready: Chain, measured: MetricResult) -> str:
     """Sign and store a result, and return its keyed digest."""
-    return ready.gate._keep(signed(ready.gate, ready.snapshot, measured)["dcr"], ready.place)
+    return ready.gate._keep(signed(ready.gate, ready.snapshot, measured)["dcr"], ready.target)
 
 
 def unsigned_verdict(ready: Chain) -> SignedRecord:
@@ -276,19 +276,21 @@ def kept(change: Callable[[Path], object]) -> Callable[[Chain], None]:
     """Change the signed private result that the attestation names."""
 
     def changed(ready: Chain) -> None:
-        change(ready.place.below(ready.gate.private / "results") / f"{ready.stated.results['dcr']}.json")
+        change(ready.target.below(ready.gate.private / "results") / f"{ready.stated.results['dcr']}.json")
 
     return changed
 
 
 def another_result(ready: Chain) -> None:
     """Replace the evaluated result by another one that the gate itself signed."""
-    named = ready.place.below(ready.gate.private / "results") / f"{ready.stated.results['dcr']}.json"
+    named = ready.target.below(ready.gate.private / "results") / f"{ready.stated.results['dcr']}.json"
     (named.with_name(f"{keep(ready, result(0.02))}.json")).replace(named)
 
 
 def result_of_a_stranger(ready: Chain) -> dict[str, SignedRecord]:
-    digest = ready.gate._keep(signed(replace(ready.gate, key=other_key(ready).key), ready.snapshot)["dcr"], ready.place)
+    digest = ready.gate._keep(
+        signed(replace(ready.gate, key=other_key(ready).key), ready.snapshot)["dcr"], ready.target
+    )
     return {"sealed": ready.restated(results={"dcr": digest})}
 
 
@@ -335,13 +337,13 @@ REFUSED: dict[str, tuple[Case, type[PublicationRefused], dict[str, Any]]] = {
     "another engine": (
         lambda x: {"sealed": x.restated(engine_version="0.0.1")}, OutOfDate, {**SCORES, "found": "0.0.1"},
     ),
-    "another table": (lambda _: {"place": OTHER}, WrongTarget, {**ATTEST, "expected": OTHER, "found": PLACE}),
-    "a partition": (lambda _: {"place": DAY}, WrongTarget, {**ATTEST, "expected": DAY, "found": PLACE}),
+    "another table": (lambda _: {"target": OTHER}, WrongTarget, {**ATTEST, "expected": OTHER, "found": PLACE}),
+    "a partition": (lambda _: {"target": DAY}, WrongTarget, {**ATTEST, "expected": DAY, "found": PLACE}),
     "an attestation of another partition": (
-        lambda x: {"sealed": x.restated(place=DAY)}, WrongTarget, {**ATTEST, "expected": PLACE, "found": DAY},
+        lambda x: {"sealed": x.restated(target=DAY)}, WrongTarget, {**ATTEST, "expected": PLACE, "found": DAY},
     ),
     "a snapshot of another partition": (
-        lambda x: {"taken": x.retaken(place=DAY)}, WrongTarget, {**SAMPLE, "expected": PLACE, "found": DAY},
+        lambda x: {"taken": x.retaken(target=DAY)}, WrongTarget, {**SAMPLE, "expected": PLACE, "found": DAY},
     ),
     "another snapshot": (lambda x: {"taken": chain(x.gate, 3).taken}, OutOfDate, ATTEST),
     "other rows of that name": (lambda x: {"taken": x.retaken(content="0" * 64)}, OutOfDate, ATTEST),
@@ -426,7 +428,7 @@ def test_a_release_that_is_not_there_is_refused(ready: Chain, name: str) -> None
 
 
 def test_a_release_of_another_place_is_not_there(ready: Chain) -> None:
-    other = chain(ready.gate, place=OTHER).publish()
+    other = chain(ready.gate, target=OTHER).publish()
     with pytest.raises(InputError, match="there is no release"):
         ready.gate.roll_back(PLACE, other.id)
     moved = ready.gate.store.current(PLACE).folder.parent / other.id

@@ -102,7 +102,7 @@ def test_a_private_folder_of_another_layout_is_refused(tmp_path: Path, layout: o
 
 @pytest.mark.parametrize("places", [{"releases": "p/releases"}, {"releases": "r", "trusted_keys": "p/keys"}])
 def test_nothing_that_others_read_is_in_the_private_folder(tmp_path: Path, places: dict[str, str]) -> None:
-    given = {name: tmp_path / place for name, place in places.items()}
+    given = {name: tmp_path / target for name, target in places.items()}
     (tmp_path / "p").mkdir(mode=0o700)
     settings = DeploymentSettings(private=tmp_path / "p", **given)
     refused(lambda: settings.open().gate(), tmp_path, "must not be in the private")
@@ -164,8 +164,8 @@ def test_configured_keys_need_no_marker_and_may_not_be_those_of_another_deployme
     copy.mkdir(mode=0o755)
     (key,) = (tmp_path / "a" / "trusted_keys").glob("*.pem")
     (copy / key.name).write_bytes(key.read_bytes())
-    for place in (copy, copy / key.name):
-        given = mine.settings.model_copy(update={"trusted_keys": str(place)})
+    for target in (copy, copy / key.name):
+        given = mine.settings.model_copy(update={"trusted_keys": str(target)})
         given.open().gate().key.check()
         assert not (copy / MARKER).exists()
     wrong = mine.settings.model_copy(update={"trusted_keys": str(tmp_path / "b" / "trusted_keys")})

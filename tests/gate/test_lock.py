@@ -103,9 +103,9 @@ def proposed(gate: Gate) -> dict[str, Any]:
     return dict(json.loads(gate.locks.file("patients", PROPOSED).read_bytes()))
 
 
-def judged(gate: Gate, number: int, high: float = PASSING, place: ReleaseTarget = PLACE) -> str:
+def judged(gate: Gate, number: int, high: float = PASSING, target: ReleaseTarget = PLACE) -> str:
     """The verdict on one table, as the steps of a run come to it."""
-    snapshot, _ = gate.take_snapshot(Table.read(rows(number)), place, INPUTS["train"])
+    snapshot, _ = gate.take_snapshot(Table.read(rows(number)), target, INPUTS["train"])
     return gate.attest(snapshot, POLICY, signed(gate, snapshot, result(high)), INPUTS, METRICS, SETUP)[0].verdict
 
 
@@ -190,7 +190,7 @@ def by_a_stranger(path: Path) -> None:
 
 def of_another_table(path: Path) -> None:
     statement = unseal(SignedRecord("lock", path.read_bytes()), make_gate(path.parents[2]).key.trusted)
-    path.write_bytes(seal(replace(statement, place=ReleaseTarget("others")), make_gate(path.parents[2]).key).data)
+    path.write_bytes(seal(replace(statement, target=ReleaseTarget("others")), make_gate(path.parents[2]).key).data)
 
 
 @pytest.mark.parametrize("change", [flip, Path.unlink, by_a_stranger, of_another_table])
@@ -219,7 +219,7 @@ def test_each_content_has_one_verdict_over_all_partitions(gate: Gate) -> None:
     start(gate)
     for _ in range(2):
         assert judged(gate, 1) == "pass"
-        assert judged(gate, 1, place=ReleaseTarget("patients", "monday")) == "pass"
+        assert judged(gate, 1, target=ReleaseTarget("patients", "monday")) == "pass"
     assert log(gate) == ["pass"]
     assert judged(gate, 2, high=FAILING) == judged(gate, 2) == judged(gate, 2, high=FAILING) == "fail"
     assert log(gate) == ["pass", "fail"]
@@ -336,7 +336,7 @@ def test_a_log_that_is_not_whole_is_refused(gate: Gate, change: Callable[[Path],
 
 def test_verdicts_of_other_tables_do_not_count(gate: Gate) -> None:
     for number in range(4):
-        chain(gate, number, place=ReleaseTarget("others"), high=FAILING)
+        chain(gate, number, target=ReleaseTarget("others"), high=FAILING)
     start(gate)
     assert judged(gate, 1) == "pass"
     entry = gate.private / "verdicts" / "others" / "00000001"
@@ -377,9 +377,9 @@ def test_an_older_verdict_is_refused(gate: Gate) -> None:
     first, second = chain(gate, 1), chain(gate, 2)
     with refused(OutOfDate, redo=("attest",)):
         gate.publish(first.sealed, first.taken, PLACE, POLICY, SETUP)
-    other = chain(gate, 3, place=ReleaseTarget("patients", "monday"))
+    other = chain(gate, 3, target=ReleaseTarget("patients", "monday"))
     assert gate.publish(second.sealed, second.taken, PLACE, POLICY, SETUP)
-    assert gate.publish(other.sealed, other.taken, other.place, POLICY, SETUP)
+    assert gate.publish(other.sealed, other.taken, other.target, POLICY, SETUP)
     (gate.private / "latest" / "patients" / "_all" / "attestation").unlink()
     with refused(OutOfDate, redo=("attest",)):
         gate.publish(second.sealed, second.taken, PLACE, POLICY, SETUP)

@@ -82,31 +82,31 @@ def test_an_object_is_created_once_whatever_words_the_server_refuses_in(bucket: 
 
 
 def test_a_store_that_writes_over_what_is_there_is_not_used(bucket: ObjectPath) -> None:
-    place, other = bucket / "releases", bucket / "others"
+    target, other = bucket / "releases", bucket / "others"
     prepare({"releases": other})
 
     async def careless(plain: Any, *rest: Any, IfNoneMatch: str = "", **named: Any) -> Any:
         return await plain(*rest, **named)
 
     with answering(careless):
-        for one in (place, other):
+        for one in (target, other):
             with pytest.raises(ConfigError, match="overwrote an object"):
                 prepare({"releases": one})
         _creates_over.cache_clear()
         with pytest.raises(ConfigError, match="overwrote an object"):  # a worker with an old library
             check_prepared(other, "releases")
     with pytest.raises(ConfigError, match="not marked"):
-        check_prepared(place, "releases")
+        check_prepared(target, "releases")
     _creates_over.cache_clear()
     check_prepared(other, "releases")  # its marker remains
-    assert (prepare({"releases": place}), prepare({"releases": place})) == ({"releases": True}, {"releases": False})
-    assert sorted(place.names()) == [MARKER, PROBE]
+    assert (prepare({"releases": target}), prepare({"releases": target})) == ({"releases": True}, {"releases": False})
+    assert sorted(target.names()) == [MARKER, PROBE]
 
 
 @pytest.mark.parametrize("url", ["memory://x/releases", "http://x/y", "gs://nobody-has-gcsfs-here/x"])
 def test_other_stores_are_not_written_to(url: str) -> None:
-    place = ObjectPath(url)
-    for write in (place.put, place.create):
+    target = ObjectPath(url)
+    for write in (target.put, target.create):
         with pytest.raises(ConfigError):
             write(b"x")
 
@@ -198,28 +198,28 @@ def dead_after(changes: int) -> Iterator[None]:
         yield
 
 
-def whole(gate: Gate, place: ReleaseTarget) -> bytes | None:
+def whole(gate: Gate, target: ReleaseTarget) -> bytes | None:
     """The attestation that readers get; every visible release must be recorded as released."""
-    found = shown(gate, place)
-    assert {hash_file(release.table) for release in gate.store.history(place)} <= gate.attempts.released(place)
+    found = shown(gate, target)
+    assert {hash_file(release.table) for release in gate.store.history(target)} <= gate.attempts.released(target)
     return found
 
 
-def goes_on(gate: Gate, place: ReleaseTarget) -> None:
-    later = chain(gate, 3, place=place)
+def goes_on(gate: Gate, target: ReleaseTarget) -> None:
+    later = chain(gate, 3, target=target)
     later.publish()
-    assert shown(gate, place) == later.sealed.data
+    assert shown(gate, target) == later.sealed.data
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", ["next", "back"])
 def test_every_request_may_fail(gate: Gate, scenario: str) -> None:
-    """A place is reused while no request has changed it; a refusal leaves no objects there."""
+    """A target is reused while no request has changed it; a refusal leaves no objects there."""
     seen, refused, untouched = set(), 0, False
     for at in itertools.count():
         if not untouched:
-            place = ReleaseTarget(f"{scenario} {at}")
-            before, work, after = begun(gate, scenario, place)
+            target = ReleaseTarget(f"{scenario} {at}")
+            before, work, after = begun(gate, scenario, target)
         with failing(at) as calls:
             try:
                 work(gate)
@@ -227,16 +227,16 @@ def test_every_request_may_fail(gate: Gate, scenario: str) -> None:
             except PublicationRefused:
                 refused += 1
                 allowed = before
-        assert whole(gate, place) == allowed, (at, calls[at:])
+        assert whole(gate, target) == allowed, (at, calls[at:])
         seen.add(allowed == after)
         untouched = set(calls) <= READS
         if not untouched:
-            ends_well(gate, work, after, place)
+            ends_well(gate, work, after, target)
         if len(calls) <= at:
             break
     assert refused > at // 2  # a listing without results checks again whether there is an object
     assert seen == {False, True}
-    goes_on(gate, place)
+    goes_on(gate, target)
 
 
 @pytest.mark.slow
@@ -245,22 +245,22 @@ def test_a_death_after_each_change_of_the_store(gate: Gate, scenario: str) -> No
     """A request that changed nothing leaves the state of the change before."""
     seen = set()
     for changes in itertools.count():
-        place = ReleaseTarget(f"{scenario} {changes}")
-        before, work, after = begun(gate, scenario, place)
+        target = ReleaseTarget(f"{scenario} {changes}")
+        before, work, after = begun(gate, scenario, target)
         with dead_after(changes):
             try:
                 work(gate)
                 dead = False
             except PublicationRefused:
                 dead = True
-        found = whole(gate, place)
+        found = whole(gate, target)
         assert found in ([before, after] if dead else [after]), changes
         seen.add(found == after)
-        ends_well(gate, work, after, place)
+        ends_well(gate, work, after, target)
         if not dead:
             break
     assert changes >= 2 and seen == {False, True}
-    goes_on(gate, place)
+    goes_on(gate, target)
 
 
 @pytest.mark.slow
@@ -281,7 +281,7 @@ def test_what_is_not_there_and_what_cannot_be_read_are_told_apart(gate: Gate) ->
     with dead_after(0), refused(StoreUnavailable, retry=True):
         read(gate)
     unknown = replace(gate, releases=ObjectPath("s4://bucket/releases"), private=ObjectPath("s4://bucket/private"))
-    for work in (lambda: unknown.store.current(PLACE), lambda: unknown.attempts.attempt(part.snapshot),
+    for work in (lambda: unknown.store.current(PLACE), lambda: unknown.attempts.number_of(part.snapshot),
                  lambda: unknown.attempts.released(PLACE)):  # fmt: skip
         with pytest.raises(ConfigError, match="no library for s4://"):
             work()
@@ -336,9 +336,9 @@ def test_places_have_one_role_in_one_deployment(gate: Gate, bucket: ObjectPath) 
 
 
 def test_a_pattern_in_a_name_is_a_name(bucket: ObjectPath) -> None:
-    (bucket / "a1" / "d" / "x").put(b"another place")
-    (bucket / "a[1]" / "d" / "x").put(b"this place")
-    assert (bucket / "a[1]" / "d").contents() == {"x": b"this place"}
+    (bucket / "a1" / "d" / "x").put(b"another target")
+    (bucket / "a[1]" / "d" / "x").put(b"this target")
+    assert (bucket / "a[1]" / "d").contents() == {"x": b"this target"}
     assert [str(found) for found in (bucket / "a[1]" / "d").glob("*")] == [f"{bucket}/a[1]/d/x"]
 
 

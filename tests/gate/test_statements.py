@@ -101,7 +101,7 @@ def test_any_table_partition_and_body_come_back(gate: Gate, table: str, partitio
     except UnicodeEncodeError:
         pytest.fail("a name must never stop a signature")
     found = unseal(sealed, gate.key.trusted)
-    assert (found.place, found.body) == (ReleaseTarget(table, partition), body)
+    assert (found.target, found.body) == (ReleaseTarget(table, partition), body)
 
 
 def test_no_flipped_bit_of_an_envelope_is_accepted(gate: Gate) -> None:
@@ -308,12 +308,12 @@ hostile = st.sampled_from(["../outside", "a/b", "..", ".", "", "a\0b", "%2e%2e",
 @given(st.lists(st.tuples(hostile.filter(bool), st.none() | hostile), min_size=2, max_size=2, unique=True))
 def test_every_place_has_a_folder_of_its_own_inside_the_root(pairs: list[tuple[str, str | None]]) -> None:
     root, places = Path("/srv/root"), [ReleaseTarget(*pair) for pair in pairs]
-    folders = [place.below(root) for place in places]
+    folders = [target.below(root) for target in places]
     assert folders[0] != folders[1]
-    for place, folder in zip(places, folders, strict=True):
+    for target, folder in zip(places, folders, strict=True):
         assert folder.parent.parent == root and not {".", ".."} & {folder.name, folder.parent.name}
         assert all(quoted(name).isprintable() and "." not in quoted(name) for name in (folder.name, folder.parent.name))
-        assert ReleaseTarget.of_parts(folder.parent.name, folder.name) == place
+        assert ReleaseTarget.of_parts(folder.parent.name, folder.name) == target
 
 
 def test_the_private_key_is_in_no_statement(gate: Gate) -> None:

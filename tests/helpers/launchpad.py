@@ -219,7 +219,7 @@ LAUNCHES = st.builds(Launch, ASSETS, TAGS, CONFIG)
 def nothing_uncovered(pad: Launchpad) -> None:
     """Check that all readable rows are attested: in the release folder, in storage and in colleagues' assets."""
     store, trusted = ReleaseStore(pad.root / "releases"), TrustedKeys((pad.root / "trusted_keys",))
-    places = list(store.places())
+    places = list(store.targets())
     assert set(places) <= set(PLACES)
     covered = set()
     for place in places:

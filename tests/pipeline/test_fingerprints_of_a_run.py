@@ -54,5 +54,5 @@ def test_each_table_is_fingerprinted_once(
             references[task.name], _ = steps.run_task(task, references)
     else:
         list(run_table(run, lambda wanted: nullcontext("cpu"), lambda name: nullcontext()))
-    assert deployment.store.history(run.place), "it is published"
+    assert deployment.store.history(run.target), "it is published"
     assert len(counted) == 5, "source, train, holdout, reference and synthetic"

@@ -59,7 +59,7 @@ def test_the_steps_make_signed_values_up_to_the_release(run: TableRun) -> None:
 
     scored = work.score(run, "dcr", values)
     assert [one.limit.key for one in scored.shown.outcomes] == ["dcr.member_excess_any.significant"]
-    snapshot = run.gate.snapshot(values["synthetic"], run.place)
+    snapshot = run.gate.snapshot(values["synthetic"], run.target)
     signed = run.gate.result(scored.values["dcr"], snapshot)
     assert set(signed.estimates) == set(scored.shown.result.estimates)
 
@@ -84,7 +84,7 @@ def test_scores_on_an_earlier_synthetic_table_are_not_attested(run: TableRun) ->
     values = until_prepared(run)
     values |= work.score(run, "dcr", values).values
     rows = Table.of(work.synthetic_rows(run, values["synthetic"]), values["train"].schema, where="synthetic")
-    _, sealed = run.gate.take_snapshot(rows.take(slice(1, None)), run.place, run.keyed_fingerprint(values["train"]))
+    _, sealed = run.gate.take_snapshot(rows.take(slice(1, None)), run.target, run.keyed_fingerprint(values["train"]))
     with pytest.raises(OutOfDate) as caught:
         work.attest(run, "", values | {"synthetic": sealed})
     assert caught.value.redo == ("prepare",)
@@ -93,7 +93,7 @@ def test_scores_on_an_earlier_synthetic_table_are_not_attested(run: TableRun) ->
 def test_a_broken_limit_is_the_reason_and_is_not_published(run: TableRun) -> None:
     values = until_prepared(run)
     copy = values["train"].without_subject()
-    _, sealed = run.gate.take_snapshot(copy, run.place, run.keyed_fingerprint(values["train"]))
+    _, sealed = run.gate.take_snapshot(copy, run.target, run.keyed_fingerprint(values["train"]))
     values["synthetic"] = sealed
     values |= work.prepare(run, "", values).values
     values |= work.score(run, "dcr", values).values
@@ -101,7 +101,7 @@ def test_a_broken_limit_is_the_reason_and_is_not_published(run: TableRun) -> Non
     assert attested.shown.stated.verdict == "fail" and "dcr" in attested.shown.reason
     with pytest.raises(PolicyNotMet):
         work.publish(run, "", values | attested.values)
-    assert run.gate.store.history(run.place) == []
+    assert run.gate.store.history(run.target) == []
 
 
 def test_a_source_read_under_other_settings_is_not_split(run: TableRun) -> None:

@@ -56,7 +56,7 @@ def test_route_28_a_run_tag_on_a_table_without_partitions(world: World) -> None:
         assert list(failures(result)) == ["tagged__read"]
         assert "tagged has no partitions" in reason(result, "tagged__read")
         refused(world.run(defs, "tagged/published", tags=tags), "tagged", "tagged has no partitions")
-    assert list(world.store.places("tagged")) == [ReleaseTarget("tagged")]
+    assert list(world.store.targets("tagged")) == [ReleaseTarget("tagged")]
     assert len(released(world, "tagged")) == 1
     nothing_published(world, "tagged", "shop-0")
 
@@ -74,7 +74,7 @@ def test_route_29_another_spelling_of_a_partition(world: World) -> None:
         assert list(failures(world.run(defs, tags={KEY: key}))) == ["leaky_spelt__read"]
         nothing_published(world, "leaky_spelt", key)
     refused(world.run(defs, "leaky_spelt/published", tags={KEY: "2024-1-1"}), "leaky_spelt", "no such partition")
-    assert list(world.store.places("leaky_spelt")) == [ReleaseTarget("leaky_spelt", DAY)]
+    assert list(world.store.targets("leaky_spelt")) == [ReleaseTarget("leaky_spelt", DAY)]
     assert len(released(world, "leaky_spelt", DAY)) == 1
 
 
