@@ -61,7 +61,8 @@ def read_marker(place: Location, role: Role) -> str | None:
         if isinstance(marker, ObjectPath):
             raise
         raise ConfigError(
-            f"{marker}: the marker of this folder cannot be read ({error.strerror}). Fix: make it a file that this user can read."
+            f"{marker}: the marker of this folder cannot be read ({error.strerror}). Fix: make it a file that this user"
+            " can read."
         ) from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ConfigError(f"{marker} is damaged. Fix: restore it from a backup.") from None

@@ -51,7 +51,7 @@ def split(own: TableRun) -> None:
 def verdicts(own: TableRun, *statuses: str) -> None:
     for status in statuses:
         number = own.gate.locks._verdicts(NAME)[0]
-        own.gate.locks.record(own.place, status, f"{number:064x}")
+        own.gate.locks.record(own.target, status, f"{number:064x}")
 
 
 def test_a_refused_difference_is_shown_and_signed(home: Path, command: Command) -> None:

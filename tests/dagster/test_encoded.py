@@ -185,7 +185,7 @@ def test_other_settings_of_the_split_are_refused(made: tuple[TableRun, Evaluatio
     with pytest.raises(OutOfDate, match="under other settings"):
         work.checked_inputs(replace(steps, table=ResolvedTable.of(changed)), inputs)
     with pytest.raises(WrongTarget, match="another table or partition"):
-        work.checked_inputs(replace(steps, place=ReleaseTarget("other")), inputs)
+        work.checked_inputs(replace(steps, target=ReleaseTarget("other")), inputs)
 
 
 @pytest.mark.slow

@@ -73,7 +73,7 @@ def as_stated(patch: pytest.MonkeyPatch) -> None:
 
 
 OFF: Mapping[str, Callable[[pytest.MonkeyPatch], None]] = {
-    **{name: silent(gate_module, f"check_{name}") for name in ("place", "result", "policy", "verdict")},
+    **{name: silent(gate_module, f"check_{name}") for name in ("target", "result", "policy", "verdict")},
     "lock": silent(Locks, "check"),
     "latest": silent(Gate, "_check_latest"),
     "memory": silent(Failures, "against", []),
@@ -134,7 +134,7 @@ def test_route_21_an_attestation_of_another_table_or_partition(world: World, par
     io = PrivacyIOManager(base=str(world.root / "storage"))
     stored = [io.folder(dg.AssetKey([place.table, "attestation"]), place.partition) for place in (other, target)]
     shutil.copytree(*stored, dirs_exist_ok=True)
-    layers = {"place": "belongs to another table or partition", "latest": LATEST}
+    layers = {"target": "belongs to another table or partition", "latest": LATEST}
     published = f"{target.table}/published"
     withstood(world, lambda: world.run(defs, published, partition=partition), target.table, layers, partition)
 
