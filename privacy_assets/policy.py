@@ -24,7 +24,9 @@ Bound = Literal["conservative", "significant", "value"]
 ShippedName = Literal["default", "small"]
 SHIPPED: tuple[ShippedName, ...] = get_args(ShippedName)
 _WORST_FIRST: tuple[Status, ...] = ("fail", "not_assessable", "pass")
-_FIELDS = {key: key for key in ("name", "limits", "extends", "embedder", "part_of")} | {"metrics": "settings"}
+_FIELDS = {key: key for key in ("name", "limits", "extends", "embedder", "part_of", "min_holders")}
+_FIELDS |= {"metrics": "settings"}
+MIN_HOLDERS = 5
 _DECIDED = 0.9  # targeted share of releases that are decided with the suggested number of subjects
 _NUMBER = "a finite number, and only one of at_most and at_least"
 
@@ -210,6 +212,7 @@ class Policy:
         settings: Settings of metrics by the name of the metric. All others have their defaults.
         embedder: Settings of the embedder. False if embedded distances are left out.
         part_of: Shipped policy of which this is a part: some of its limits, or all of them without the embedder.
+        min_holders: Minimum number of people who have a published value; see :mod:`privacy_assets.tables.rare`.
     """
 
     part: ClassVar[str] = "policy"
@@ -231,6 +234,9 @@ class Policy:
         default_factory=dict, title="a mapping of its settings, or false", description="settings of the embedder"
     )
     part_of: ShippedName | None = Field(default=None, description="shipped policy of which this is a part")
+    min_holders: int = Field(
+        default=MIN_HOLDERS, ge=2, description="pipelines replace values that fewer people have before publication"
+    )
 
     def __post_init__(self) -> None:
         if not self.limits:
@@ -246,7 +252,7 @@ class Policy:
 
         Args:
             data: Values of ``name``, ``limits`` (mappings), ``extends``, ``metrics`` (settings by the name of the
-                metric), ``embedder`` and ``part_of``, as :meth:`to_dict` returns them.
+                metric), ``embedder``, ``part_of`` and ``min_holders``, as :meth:`to_dict` returns them.
 
         Returns:
             The policy. Its name, statistics and settings are not compared with the known ones.
@@ -267,7 +273,7 @@ class Policy:
         part = {} if self.part_of is None else {"part_of": self.part_of}
         settings = {"metrics": to_jsonable(self.settings)} if self.settings else {}
         embedder = {} if self.embedder == {} else {"embedder": to_jsonable(self.embedder)}
-        return {"name": self.name, **part, "limits": rows, **settings, **embedder}
+        return {"name": self.name, **part, "limits": rows, **settings, **embedder, "min_holders": self.min_holders}
 
     @property
     def title(self) -> str:
@@ -381,7 +387,8 @@ def judge_limit(limit: Limit, result: MetricResult | None, attempt: int = 1) -> 
     if estimate.measures == "evaluation" and limit.exceeded_by(measured):
         return LimitOutcome(limit, "not_assessable", measured, f"the gate is underpowered here: {beyond}", estimate)
     if limit.exceeded_by(significant):
-        return LimitOutcome(limit, "fail", measured, beyond, estimate)
+        found_in = f"; {estimate.note}" if estimate.note else ""
+        return LimitOutcome(limit, "fail", measured, beyond + found_in, estimate)
     if lacking > 0:
         reason = f"too few subjects: {estimate.subjects:,} of {limit.min_subjects:,}{more}"
         return LimitOutcome(limit, "not_assessable", measured, reason, estimate)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from privacy_assets.policy import LimitOutcome
 
 _DECLARED = ("seed", "subject", "dropped", "kinds", "missing", "timezone", "new_values", "allowed_values",
-             "table_settings")  # fmt: skip
+             "rare_values", "table_settings")  # fmt: skip
 _PATH = 4096  # characters of a path, which is not truncated
 
 
@@ -83,6 +83,7 @@ def _json(found: Verification) -> dict[str, Any]:
         "current": found.current if found.release else None,
         "signed_by": stated.keyid if stated else None,
         "policy": {"name": title_of(stated.policy), "digest": stated.policy_digest} if stated else None,
+        "min_holders": stated.attested_policy().min_holders if stated else None,
         **{name: found.declared.get(name) for name in _DECLARED},
         "engine_version": stated.engine_version if stated else None,
         "limits": [_limit_json(outcome) for outcome in found.outcomes],
@@ -113,13 +114,17 @@ def _verified(found: Verification, root: Location) -> list[str]:
             ("table", clean(stated.target.table)), *partition, *facts, ("rows", number(stated.rows)),
             ("made", clean(stated.made_at)), ("found", _whereabouts(found, root)),
             ("attestation", clean(found.source, _PATH)), ("signed by", clean(stated.keyid)),
-            ("policy", _policy(stated)), ("attempt", clean(stated.attempt)),
+            ("policy", _policy(stated)), ("rare values", _rare_values(stated)), ("attempt", clean(stated.attempt)),
             ("engine", clean(stated.engine_version)), *_declared(found),
         ]  # fmt: skip
     lines += ["", *(f"{name:<12} {fact}" for name, fact in facts)]
     if warnings := _warnings(found):
         lines += ["", *(f"Warning: {clean(warning, 2000)}" for warning in warnings)]
     return [*lines, "", *_limits(found)] if found.outcomes else lines
+
+
+def _rare_values(stated: Attestation) -> str:
+    return f"values that fewer than {stated.attested_policy().min_holders} people have were replaced before publication"
 
 
 def _policy(stated: Attestation) -> str:
@@ -151,6 +156,7 @@ def _declared(found: Verification) -> list[tuple[str, str]]:
         ("left out", ", ".join(clean(column, 40) for column in told["dropped"]) or NOTHING),
         ("kinds", ", ".join(kinds) or NOTHING),
         *((f"missing in {clean(column, 40)}", clean(values, 2000)) for column, values in told["missing"].items()),
+        *((f"prefixes of {clean(column, 40)}", clean(lengths, 200)) for column, lengths in told["rare_values"].items()),
         *([("time zone", clean(told["timezone"], 40))] if told["timezone"] else []),
         *(
             (f"table settings {clean(setting, 80)}", clean(value, 2000))
@@ -158,7 +164,11 @@ def _declared(found: Verification) -> list[tuple[str, str]]:
         ),
         *((f"new values in {clean(column, 40)}", clean(why, 2000)) for column, why in told["new_values"].items()),
         *(
-            (f"allowed in {clean(column, 40)}", f"{clean(one.get('values'))} values, keyed {clean(one.get('digest'))}")
+            (
+                f"allowed in {clean(column, 40)}",
+                f"{clean(one.get('values'))} values, keyed {clean(one.get('digest'))}"
+                + (f", of the public list {clean(one['source'], 200)}" if one.get("source") else ""),
+            )
             for column, one in told["allowed_values"].items()
         ),
     ]
@@ -187,9 +197,9 @@ def _warnings(found: Verification) -> list[str]:
     for column in told["new_values"]:
         warnings.append(f"column {clean(column, 40)} may have new values, which are not limited to a list.")
     for column, one in told["allowed_values"].items():
-        count = clean(one.get("values"))
+        count, rare = clean(one.get("values")), ", also if few people have them" if one.get("source") else ""
         warnings.append(
-            f"column {clean(column, 40)} may have {count} declared values, which real rows need not contain."
+            f"column {clean(column, 40)} may have {count} declared values, which real rows need not contain{rare}."
         )
     return warnings
 

@@ -43,7 +43,7 @@ from privacy_assets.tables.contract import (
 from privacy_assets.tables.conversion import column_of
 from privacy_assets.tables.declared import NOTHING, Declared
 from privacy_assets.tables.given import PATHS, load
-from privacy_assets.tables.roles import check_known_categories, may_tell_people_apart
+from privacy_assets.tables.roles import check_identifiers, check_known_categories, may_tell_people_apart
 from privacy_assets.tables.schema import Frame, TableSchema, check_frame
 from privacy_assets.tables.table import Table, joint
 
@@ -280,6 +280,7 @@ def read_inputs(
     brought, where = frames.pop("synthetic"), names.pop("synthetic")
     real = real_tables(frames, names, subject, kinds, declared, schema=schema)
     made = synthetic_table(brought, real["train"].schema, subject, declared, where=where)
+    check_identifiers(made, declared.drop, where=where)
     for note in (*notes, *real["train"].notes):
         progress(note)
     return build_inputs(

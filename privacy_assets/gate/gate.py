@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from privacy_assets.errors import (
@@ -242,6 +243,7 @@ class Gate:
         train: str,
         filtered: Mapping[str, Any] | None = None,
         generator: Mapping[str, Any] | None = None,
+        replaced: Mapping[str, int] = MappingProxyType({}),
     ) -> tuple[Snapshot, SignedRecord]:
         """Write a synthetic table to the private folder, and sign its content and origin.
 
@@ -253,6 +255,7 @@ class Gate:
             train: See :class:`.Snapshot`.
             filtered: See ``filter`` of :class:`.Snapshot`.
             generator: See :class:`.Snapshot`.
+            replaced: See :class:`.Snapshot`.
 
         Returns:
             The snapshot and its signed record.
@@ -263,7 +266,7 @@ class Gate:
         path, sha256 = write_snapshot(frame, folder, order)
         content = keyed_fingerprint(lasting_fingerprint(frame), self.content_key)
         dtypes = {name: str(frame[name].dtype) for name in frame.columns}
-        snapshot = Snapshot(target, path, sha256, len(frame), train, content, dtypes, filtered, generator)
+        snapshot = Snapshot(target, path, sha256, len(frame), train, content, dtypes, filtered, generator, replaced)
         return snapshot, seal(snapshot.statement(), self.key)
 
     def snapshot(self, sealed: SignedRecord, target: ReleaseTarget) -> Snapshot:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,11 +34,13 @@ from privacy_assets.policy import Policy
 LAST, MOST = 7, 3  # a table is stopped if more than MOST of its last LAST verdicts are "fail"
 _ACCEPTED, _NOT_ASSESSABLE, _FAIL = "accepted", "not_assessable", "fail"
 _GRADES = (_ACCEPTED, _NOT_ASSESSABLE, "pass", _FAIL)  # a further verdict on the same content is recorded if higher
-PROPOSED, _LOG = ".proposed.json", "log of verdicts"
+PROPOSED, _VALUES, _LOG = ".proposed.json", ".values.json", "log of verdicts"
 _TRIES = 1000  # maximum number of attempts if other processes take the next number
 
 
-_DECLARED = ("subject", "kinds", "missing", "timezone", "new_values", "allowed_values", "shared_subjects")
+_DECLARED = (
+    "subject", "kinds", "missing", "timezone", "new_values", "allowed_values", "rare_values", "shared_subjects"
+)  # fmt: skip
 
 
 def entries_of(policy: Policy, setup: Mapping[str, Any]) -> dict[str, Any]:
@@ -53,6 +55,7 @@ def entries_of(policy: Policy, setup: Mapping[str, Any]) -> dict[str, Any]:
         "policy": policy.title,
         "policy digest": policy_digest(policy),
         "limits": {limit.key: limit.value for limit in policy.limits},
+        "min_holders": policy.min_holders,
         **{name: resolved[name] for name in ("settings", "embedder")},
         "drop": sorted(setup.get("drop") or ()),
         "split": dict(split or {}),
@@ -132,6 +135,21 @@ class Locks:
         """
         return dict(self._entries(table).get("columns", {})) if records(self._log(table), _LOG) else {}
 
+    def published_values(self, table: str, min_holders: int) -> dict[str, list[Any]]:
+        """Return the values that releases of ``table`` may contain, by column.
+
+        {} if the list is not signed by a trusted key, or was made for fewer holders.
+        """
+        known = self._entries(table, _VALUES)
+        return dict(known["values"]) if known and known["min_holders"] >= min_holders else {}
+
+    def sign_values(self, table: str, min_holders: int, values: Mapping[str, Sequence[Any]]) -> None:
+        """Store the values that releases of ``table`` may contain, by column, in a private file."""
+        entries = {"min_holders": min_holders, "values": {name: list(known) for name, known in values.items()}}
+        if self._entries(table, _VALUES) != entries:
+            target = ReleaseTarget(table)
+            put_atomic(self.file(table, _VALUES), self._sealed("lock", target, {"entries": entries, "reason": ""}).data)
+
     def sign(self, table: str, entries: Mapping[str, Any], why: str = "") -> None:
         """Sign ``entries`` as the lock of ``table`` unless they are in force, and remove the proposal of them."""
         if self.difference(table, entries):
@@ -198,13 +216,14 @@ class Locks:
                 verdicts.setdefault(content, status)  # verdicts on one content only get worse
         return max(numbers.values(), default=0), known, recent
 
-    def _entries(self, table: str) -> Mapping[str, Any]:
-        sealed = SignedRecord("lock", self._stored(table))
+    def _entries(self, table: str, suffix: str = ".json") -> Mapping[str, Any]:
+        sealed = SignedRecord("lock", self._stored(table, suffix))
         try:
             lock = unseal(sealed, self.key.trusted)
         except PublicationRefused:
             return {}
-        return dict(lock.body["entries"]) if lock.target == ReleaseTarget(table) else {}
+        entries = dict(lock.body["entries"]) if lock.target == ReleaseTarget(table) else {}
+        return entries if ("min_holders" in entries and "values" in entries) == (suffix == _VALUES) else {}
 
     def _stored(self, table: str, suffix: str = ".json") -> bytes:
         return records(self.private / "locks", f"lock of {table}", name := f"{quoted(table)}{suffix}").get(name, b"")
@@ -214,7 +233,7 @@ class Locks:
         return seal(Statement(kind, target, digest, body), self.key)
 
     def file(self, table: str, suffix: str = ".json") -> Location:
-        """Return the path of the lock of ``table``, or with suffix ``PROPOSED`` of the last rejected proposal."""
+        """Return the path of the lock of ``table``, or with another suffix of its proposal or its published values."""
         return self.private / "locks" / f"{quoted(table)}{suffix}"
 
     def _log(self, table: str) -> Location:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
@@ -53,6 +53,7 @@ class Snapshot:
             (results on the unfiltered rows).
         generator: "name" and "settings" of the generator, and the protections of its training rows: "overfitting" and
             "privacy". None for an external table.
+        replaced: Number of rare cells that were replaced, by column; see :mod:`privacy_assets.tables.rare`.
     """
 
     target: ReleaseTarget
@@ -64,11 +65,13 @@ class Snapshot:
     dtypes: Mapping[str, str]
     filter: Mapping[str, Any] | None = None
     generator: Mapping[str, Any] | None = None
+    replaced: Mapping[str, int] = field(default_factory=dict)
 
     def statement(self) -> Statement:
         """Return the statement to sign. It omits the path, which the gate derives itself."""
         how = {"filter": to_jsonable(self.filter), "generator": to_jsonable(self.generator)}
         body = {"rows": self.rows, "train": self.train, "content": self.content, "dtypes": dict(self.dtypes), **how}
+        body["replaced"] = dict(self.replaced)
         return Statement("snapshot", self.target, self.sha256, body)
 
     @classmethod

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Question = Literal["copies", "singling out", "linking", "inference", "membership"]
 Cause = Literal[
     "copied rows", "over-fitting", "rare values", "members avoided", "identifiers", "foreign values",
-    "earlier releases", "poor fit", "small holdout", "seen holdout", "few tests",
+    "values of one person", "earlier releases", "poor fit", "small holdout", "seen holdout", "few tests",
 ]  # fmt: skip
 ScorePart = Literal["membership", "attribute"]
 TableRows = list[dict[str, Any]]

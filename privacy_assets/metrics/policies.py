@@ -14,7 +14,7 @@ from privacy_assets.errors import ConfigError, did_you_mean, redact_foreign_erro
 from privacy_assets.infra.objects import location
 from privacy_assets.infra.settings import read_yaml, settings_of
 from privacy_assets.metrics.registry import METRICS, build_metric, default_metrics, statistic_specs
-from privacy_assets.policy import SHIPPED, Limit, Policy, ShippedName, parse_limits, reserved_name
+from privacy_assets.policy import MIN_HOLDERS, SHIPPED, Limit, Policy, ShippedName, parse_limits, reserved_name
 from privacy_assets.stats.estimates import to_jsonable
 from privacy_assets.version import ENGINE_VERSION
 
@@ -135,9 +135,9 @@ def resolve_policy(policy: Policy) -> dict[str, Any]:
         policy: The policy.
 
     Returns:
-        ``limits``, the ``settings`` of each limited metric and those of the ``embedder`` (None if no limit depends on
-        it), defaults included. Names and texts are left out, and so are settings that a table may set, unless the
-        policy sets them.
+        ``limits``, the ``settings`` of each limited metric, those of the ``embedder`` (None if no limit depends on it),
+        defaults included, and ``min_holders``. Names and texts are left out, and so are settings that a table may set,
+        unless the policy sets them.
     """
     embedder: Any = policy.embedder
     if embedder is not False:
@@ -146,6 +146,7 @@ def resolve_policy(policy: Policy) -> dict[str, Any]:
         "limits": sorted(list(_deciding(limit)) for limit in policy.limits),
         "settings": {name: _resolved_settings(name, policy.settings.get(name, {})) for name in policy.metrics},
         "embedder": embedder,
+        "min_holders": policy.min_holders,
     }
 
 
@@ -261,6 +262,7 @@ def _fits(policy: Policy, shipped: ShippedName, *, part: bool) -> bool:
     own = {_deciding(limit) for limit in policy.limits}
     without_embedder = part and policy.embedder is False
     settings_differ = bool(policy.settings) or (policy.embedder != {} and not without_embedder)
+    settings_differ = settings_differ or policy.min_holders != MIN_HOLDERS
     return not settings_differ and (own <= meant if part else own == meant)
 
 

@@ -1,4 +1,6 @@
-"""Disclosure by single values: new values in closed columns, and values of real people in generated columns."""
+"""Disclosure by single values: new values in closed columns, values that one person alone has, and values of real
+people in generated columns.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ import numpy as np
 import pandas as pd
 from pydantic import Field
 
-from privacy_assets.errors import ConfigError
+from privacy_assets.errors import ConfigError, safe_repr
 from privacy_assets.infra.settings import Tuple, declared
 from privacy_assets.metrics.base import Causes, Metric, Question
 from privacy_assets.metrics.inputs import EvaluationInputs
@@ -20,9 +22,10 @@ from privacy_assets.policy import Limit
 from privacy_assets.stats.estimates import Estimate, MetricResult, StatisticSpec
 from privacy_assets.stats.intervals import leaked_subjects
 from privacy_assets.stats.subjects import Subjects
-from privacy_assets.tables.column import Column, ranked
+from privacy_assets.tables.column import Column, ranked, stacked
 from privacy_assets.tables.contract import REAL_ROLES
-from privacy_assets.tables.roles import foreign_cells, natural_role
+from privacy_assets.tables.rare import count_holders, has_fine_resolution
+from privacy_assets.tables.roles import allowed_values, foreign_cells, natural_role
 
 _SIGNS = re.compile(r"[\W_]+")
 _END = "\n"  # does not occur in text without punctuation
@@ -120,7 +123,7 @@ def _mixed(left: np.ndarray, right: np.ndarray | np.uint64) -> np.ndarray:
 
 
 CROWDED = 0.005  # share of subjects matched by chance, above which longer pieces are used
-_NONE = "no generated column"
+_NONE, _NO_OWN = "no generated column", "no column of categories or of fine numbers"
 
 
 @declared
@@ -134,6 +137,8 @@ class ValueDisclosure(Metric):
 
     Attributes:
         foreign_cells: Share of foreign cells in the worst closed column. Exact, without sampling error.
+        own_values: Share of subjects of train who alone have a value that is in S, less this share of the unseen
+            subjects, in the worst column.
         generated_excess: Number of subjects whose text or identifier is in generated columns because of membership,
             divided by the smaller of members and synthetic rows.
 
@@ -141,6 +146,11 @@ class ValueDisclosure(Metric):
         A cell of a closed column is foreign if its value occurs in no real table and is not declared, so that a
         category cannot carry a message. A number or date is foreign if it is farther outside the real range than the
         width of the range. A missing value is foreign if the real rows have none.
+
+        ``own_values`` covers categories, and numbers and times of fine resolution: at least half of the subjects have
+        a value that no other subject of the real tables has. Values of public lists are left out. The counts of
+        train and unseen subjects are compared exactly, as below, and the interval is simultaneous over the columns. A
+        generator that copies single cells from train is seen, even if it copies no row.
 
         ``generated_excess`` is the largest over each generated column, and over all of them compared with all generated
         columns and subjects of the real rows; the interval is simultaneous. Pieces are whole values and their
@@ -169,6 +179,11 @@ class ValueDisclosure(Metric):
     statistics: ClassVar[tuple[StatisticSpec, ...]] = (
         StatisticSpec("foreign_cells", "Share of cells, in the worst column, whose value no real row has."),
         StatisticSpec(
+            "own_values",
+            "Share of people in train who alone have a value that is in the table, less that of unseen people.",
+            "two_sided",
+        ),
+        StatisticSpec(
             "generated_excess",
             "Share of people whose text or identifier is in generated columns because of membership.",
             "two_sided",
@@ -176,6 +191,12 @@ class ValueDisclosure(Metric):
     )
     default_limits: ClassVar[tuple[Limit, ...]] = (
         Limit("value_disclosure.foreign_cells", at_most=0.0, min_subjects=1, source="exact, without sampling error"),
+        Limit(
+            "value_disclosure.own_values",
+            at_most=0.01,
+            bound="significant",
+            source="calibrated: margins of train and fresh rows stay below it",
+        ),
         Limit(
             "value_disclosure.generated_excess",
             at_most=0.0,
@@ -185,7 +206,9 @@ class ValueDisclosure(Metric):
     )
 
     question: ClassVar[Question | None] = "linking"
-    causes: ClassVar[Causes] = Causes("foreign values", {"generated_excess": "identifiers"})
+    causes: ClassVar[Causes] = Causes(
+        "foreign values", {"generated_excess": "identifiers", "own_values": "values of one person"}
+    )
     generated_column_statistics: ClassVar[tuple[str, ...]] = ("generated_excess",)
 
     def __post_init__(self) -> None:
@@ -193,7 +216,7 @@ class ValueDisclosure(Metric):
             raise ConfigError("metric value_disclosure: lengths must be ascending.")
 
     def measure(self, inputs: EvaluationInputs) -> MetricResult:
-        """Compute the statistics, and the table "columns" with role and share of foreign cells."""
+        """Compute the statistics, and the table "columns" with role, share of foreign cells and own values."""
         people = Subjects.of(inputs.subject_codes(*_real(inputs)), len(inputs.train))
         columns = _foreign(inputs)
         rows = len(inputs.synthetic)
@@ -201,7 +224,35 @@ class ValueDisclosure(Metric):
         foreign = self.statistic("foreign_cells").estimate(
             worst, worst, worst, (rows, len(people.member)), minimum_detectable_effect=0.0
         )
-        return self.result(inputs, (foreign, self._generated_excess(inputs, people)), columns=columns)
+        own = self._own_values(inputs, people, columns)
+        return self.result(inputs, (foreign, own, self._generated_excess(inputs, people)), columns=columns)
+
+    def _own_values(self, inputs: EvaluationInputs, people: Subjects, records: list[dict[str, Any]]) -> Estimate:
+        """Estimate ``own_values``, and add the value of each column to its record."""
+        spec, counts = self.statistic("own_values"), (len(inputs.synthetic), people.smallest_side)
+        names = [column.name for column in inputs.schema.columns if column.kind != "boolean"]
+        if min(counts) == 0:
+            return spec.missing("there are no synthetic rows, or no people on one side", counts, self.confidence)
+        every = np.arange(len(people))
+        confidence, found = 1 - (1 - self.confidence) / max(len(names), 1), {}
+        for name in names:
+            matched = _people_with_own(inputs, name, people.codes)
+            if matched is not None:
+                found[name] = leaked_subjects(every, matched, people.member, confidence) / people.members
+        for record in records:
+            record["own"] = float(found[record["column"]][0]) if record["column"] in found else None
+        if not found:
+            return spec.estimate(
+                0.0, 0.0, 0.0, counts, confidence=self.confidence, minimum_detectable_effect=0.0, note=_NO_OWN
+            )
+        ends = np.array(list(found.values()))
+        at = int(np.lexsort((ends[:, 0], ends[:, 1]))[-1])
+        listed = [safe_repr(name) for name, one in found.items() if one[1] > 0]
+        note = f"single people are disclosed in {', '.join(listed)}" if listed else ""
+        (value, low), (high, mde) = ends[at, :2], ends[:, 2:].max(axis=0)
+        return spec.estimate(
+            value, low, high, counts, confidence=self.confidence, minimum_detectable_effect=mde, note=note
+        )
 
     def _generated_excess(self, inputs: EvaluationInputs, people: Subjects) -> Estimate:
         n, spec = len(inputs.synthetic), self.statistic("generated_excess")
@@ -250,6 +301,25 @@ class ValueDisclosure(Metric):
         own, owner = holders_of(every, order[people.codes[rows]], self.max_holders)
         person = np.argsort(order)[owner]
         return np.unique(person), np.unique(person[np.isin(own, found["synthetic"][0])])
+
+
+def _people_with_own(inputs: EvaluationInputs, name: str, people: np.ndarray) -> np.ndarray | None:
+    """Return the subjects who alone have a value of the column that is in S. None: its numbers are not fine.
+
+    ``people`` is the subject of each row of the stacked real tables, shape (n,).
+    """
+    real = [inputs.tables[role][name] for role in _real(inputs)]
+    if real[0].values is None and not has_fine_resolution(stacked(real), people):
+        return None
+    (codes, made), values = ranked([stacked(real), inputs.synthetic[name]])
+    there = codes >= 0
+    codes, owners = codes[there], people[there]
+    alone = count_holders(codes, owners, len(values)) == 1
+    alone &= np.bincount(made[made >= 0], minlength=len(values)) > 0
+    column = inputs.schema[name]
+    if column.source:
+        alone &= np.isin(values.objects(), allowed_values(column, []).objects(), invert=True)
+    return np.unique(owners[alone[codes]])
 
 
 def _real(inputs: EvaluationInputs) -> list[str]:

@@ -286,7 +286,8 @@ def resolve_columns(data: Data, where: str) -> Declared:
     try:
         check_reading(data.subject, data.kinds)
         return Declared.of(
-            data.drop, data.new_values, data.allowed_values, missing=data.missing, timezone=data.timezone,
+            data.drop, data.new_values, data.allowed_values, rare_values=data.rare_values,
+            missing=data.missing, timezone=data.timezone,
             read=data.read, subject=data.subject,
         )  # fmt: skip
     except ConfigError as error:

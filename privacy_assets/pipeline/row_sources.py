@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from privacy_assets.tables.column import Column
 from privacy_assets.tables.contract import EACH_ROW
 from privacy_assets.tables.files import CsvFormat
 from privacy_assets.tables.given import given_frame, load
-from privacy_assets.tables.roles import check_known_categories, may_tell_people_apart
+from privacy_assets.tables.roles import may_tell_people_apart
 from privacy_assets.tables.schema import Frame, TableSchema, yaml_text
 from privacy_assets.tables.table import Table
 
@@ -181,17 +181,14 @@ def user_synthetic(
     schema: TableSchema,
     partition: str | None,
     window: Window | None,
-    real: Sequence[Table] = (),
 ) -> Table:
     """Return the external synthetic table with the columns and precision of the private one.
 
-    Raises InputError if it does not fit the schema, or has categories that no table of ``real`` has.
+    Raises InputError if it does not fit the schema.
     """
     row_source = resolved.row_sources["synthetic"]
     rows = read_source(row_source, given, partition, resolved.declared.read)
     table = synthetic_table(rows, schema, resolved.spec.data.subject, resolved.declared)
-    if real:
-        check_known_categories(table, real, where="synthetic")
     column = None if PARTITION_MARK in row_source.path else resolved.spec.data.partition_column
     zoned = column is not None and schema[column].zoned
     chosen = select_partition(table.frame(), column, partition, window, where="synthetic", zoned=zoned)

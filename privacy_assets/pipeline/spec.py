@@ -89,8 +89,15 @@ class Data(Group):
     )
     allowed_values: Annotated[dict[str, Any], Dict, Named] = Field(
         default_factory=dict,
-        title="a list of values for each column",
-        description="allowed values of a column in addition to those of the real rows",
+        title="for each column a list of values, {values: [...], source: ISO 3166-2} or {file: codes.csv, source: ...}",
+        description="allowed values of a column in addition to those of the real rows; those of a public list with a"
+        " source are published even if only a few people have them",
+    )
+    rare_values: Annotated[dict[str, Any], Dict, Named] = Field(
+        default_factory=dict,
+        title="for each column {prefix: [lengths]}, for example {icd10: {prefix: [5, 3, 1]}}",
+        description="rare codes are shortened to the longest of these prefixes that enough people have; default: they"
+        " are replaced by other",
     )
     synthetic: Rows = Field(
         default=None,
@@ -313,6 +320,9 @@ class TableSpec(Group):
         for part in (written, written.get("data")):
             if isinstance(part, dict):
                 part.update({role: beside_file(part[role], folder) for role in _TABLES if role in part})
+                for listed in dict(part.get("allowed_values") or {}).values():
+                    if isinstance(listed, dict) and "file" in listed:
+                        listed["file"] = beside_file(listed["file"], folder)
         return cls(**{**written, **({"policy": beside} if beside is not None and beside.is_file() else {})})
 
 

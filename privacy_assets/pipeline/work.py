@@ -49,8 +49,11 @@ from privacy_assets.pipeline.values import Published
 from privacy_assets.policy import LimitOutcome, Verdict, judge_limit
 from privacy_assets.report.report import Report
 from privacy_assets.stats.estimates import MetricResult
+from privacy_assets.tables.canonical import without_rare_values
 from privacy_assets.tables.column import Column
 from privacy_assets.tables.contract import contract_of
+from privacy_assets.tables.rare import outside_guarantee, real_schema, replaced_cells, replaced_note
+from privacy_assets.tables.roles import check_known_categories
 from privacy_assets.tables.splitting import split_rows
 from privacy_assets.tables.table import Table
 
@@ -239,11 +242,11 @@ def read(run: TableRun, name: str, values: Values) -> StepResult:
 
 
 def split(run: TableRun, name: str, values: Values) -> StepResult:
-    """Split the private table, or read the tables of an external split. Each gets the signed record of the split.
+    """Split the private table, or read the tables of an external split, and replace rare values in them.
 
-    The lock of the table is signed after all tables have been read.
+    Each table gets the signed record of the split. The lock of the table is signed after all tables have been read.
     """
-    gate, table = run.gate, run.table  # checks the keys before any table is read
+    gate, table, min_holders = run.gate, run.table, run.table.policy.min_holders  # checks the keys first
     gate.locks.check(run.target.table, table.policy, run.setup, new=True)
     if table.external:
         locked = gate.locks.columns(run.target.table)
@@ -253,10 +256,14 @@ def split(run: TableRun, name: str, values: Values) -> StepResult:
         run.check({"source": source})
         rows = split_rows(source, run.deployment.key("split"), table.shares)
         parts = {role: source.take(chosen).map(Column.compact) for role, chosen in rows.items()}
+    columns, known = contract_of(parts["train"].schema), gate.locks.published_values(run.target.table, min_holders)
+    bounded = [] if table.generator is None else table.generator.settings().get("bounds") or []
+    parts = without_rare_values(parts, min_holders, table.declared, known, bounded)
     result = run.sign(parts)
-    columns = contract_of(parts["train"].schema)
     entries = gate.locks.check(run.target.table, table.policy, run.setup, new=True, columns=columns)
     gate.locks.sign(run.target.table, entries)
+    values = {name: rule.frequent for name, rule in parts["train"].rules.items() if rule.frequent}
+    gate.locks.sign_values(run.target.table, min_holders, values)
     return result
 
 
@@ -276,21 +283,31 @@ def fit(run: TableRun, name: str, values: Values) -> StepResult:
 
 
 def sample(run: TableRun, name: str, values: Values) -> StepResult:
-    """Create the synthetic table, or read an external one, and write it once to the private folder of the gate."""
+    """Create the synthetic table, or read an external one, and write it once to the private folder of the gate.
+
+    Rare values are replaced, so that later steps evaluate and publish the same table.
+    """
     sweep()
     tables = run.real(values)
-    fingerprints = run.check(tables)
+    fingerprints, rules = run.check(tables), tables["train"].rules
     if run.table.external:
-        schema, given = tables["train"].schema, run.given.get("synthetic")
-        train, real = fingerprints["train"], [one.without_subject() for one in tables.values()]
-        made = Sampled(user_synthetic(run.table, given, schema, run.target.partition, run.window, real))
+        train, given = fingerprints["train"], run.given.get("synthetic")
+        schema = real_schema(tables["train"].schema, rules)
+        made = Sampled(user_synthetic(run.table, given, schema, run.target.partition, run.window))
     else:
         trained = values["generator"]
         if not isinstance(trained, Trained):  # the folder of a stored one
             trained = Trained.load(trained, run.deployment.keyed_fingerprint)
         train, made = trained.train, sampled(run.table, trained, tables, fingerprints, run.progress)
-    snapshot, sealed = run.gate.take_snapshot(made.rows, run.target, train, made.filter, made.generator)
-    return StepResult({"synthetic": sealed}, Synthetic(made.rows, snapshot, sealed, made.metadata))
+    if made.generator is not None and made.generator["privacy"]["epsilon"] is not None:
+        made.generator["privacy"]["outside_guarantee"] += tuple(outside_guarantee(rules))
+    rows = made.rows.without_rare(rules).with_schema(tables["train"].schema)
+    if run.table.external:
+        check_known_categories(rows, [table.without_subject() for table in tables.values()], where="synthetic")
+    counts = {name: replaced_cells(rule, made.rows[name], rows.schema[name]) for name, rule in rules.items()}
+    replaced = {name: count for name, count in counts.items() if count}
+    snapshot, sealed = run.gate.take_snapshot(rows, run.target, train, made.filter, made.generator, replaced)
+    return StepResult({"synthetic": sealed}, Synthetic(rows, snapshot, sealed, made.metadata))
 
 
 def prepare(run: TableRun, name: str, values: Values) -> StepResult:
@@ -388,7 +405,7 @@ def attest(run: TableRun, name: str, values: Values) -> StepResult:
         fingerprints={"synthetic": signed["inputs"]["synthetic"]},
         generator={"name": table.generator_label or "unknown: an external table", **protection_of(snapshot)},
         remembered=tuple(stated.remembered),
-        notes=(people_note(table.spec.data.subject), *prepared.notes),
+        notes=(people_note(table.spec.data.subject), *prepared.notes, *replaced_note(snapshot.replaced)),
         signed={"date": stated.made_at, "key": stated.keyid, "sha256": stated.sha256},
     )
     return StepResult({"attestation": sealed, "privacy_report": report}, Attested(stated, sealed, report))

@@ -119,6 +119,18 @@ ADVICE: dict[str, Advice] = {  # by cause
             Action("Drop them (data: {drop: [column, column]})", "loss of these columns"),
         ),
     ),
+    "values of one person": Advice(
+        "The table contains values that only one person of the training data has. The report lists the columns.",
+        (
+            Action(
+                "Let the pipeline make the table (privacy-assets run, Dagster or Airflow): it replaces rare values and"
+                " rounds fine numbers in train before the generator sees them",
+                "less detail in rare values",
+            ),
+            Action("Before training, group or drop rare values and round fine numbers in these columns", "the same"),
+            Action("Drop columns that are not needed (data: {drop: [column, column]})", "loss of these columns"),
+        ),
+    ),
     "foreign values": Advice(
         "Cells contain values that no real row has, which could encode arbitrary information.",
         (

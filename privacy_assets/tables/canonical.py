@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Collection, Iterable, Mapping, MutableMapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from privacy_assets.tables.column import stacked
+from privacy_assets.tables.column import Column, stacked
 from privacy_assets.tables.contract import REAL, joint_schema, subject_columns
 from privacy_assets.tables.declared import NOTHING, Declared
 from privacy_assets.tables.given import load
 from privacy_assets.tables.names import as_named
-from privacy_assets.tables.roles import check_identifiers, with_roles
+from privacy_assets.tables.rare import notes_of, published_schema, rule_of
+from privacy_assets.tables.roles import with_roles
 from privacy_assets.tables.schema import Frame, TableSchema, check_frame, check_not_published
 from privacy_assets.tables.table import Table
 
@@ -88,16 +90,59 @@ def real_tables(
     return {role: replace(table.with_schema(inferred), notes=notes) for role, table in tables.items()}
 
 
+def without_rare_values(
+    tables: Mapping[str, Table],
+    min_holders: int,
+    declared: Declared = NOTHING,
+    known: Mapping[str, Collection[Any]] = MappingProxyType({}),
+    bounded: Collection[str] = (),
+) -> dict[str, Table]:
+    """Replace rare values in the real tables of a release, see :mod:`.rare`.
+
+    Args:
+        tables: Real tables by role.
+        min_holders: Minimum number of people that have a published value.
+        declared: Declarations about columns.
+        known: Values that may be published because earlier releases could contain them, by column.
+        bounded: Columns with public bounds, whose largest and smallest values are kept.
+
+    Returns:
+        The tables, with their rules, and with notes for the report.
+    """
+    schema, stated = tables["train"].schema, declared.rare_values
+    codes = people_of(tables.values())
+    people = np.arange(sum(map(len, tables.values()))) if codes is None else codes
+    rules = {
+        column.name: rule_of(
+            column, [table[column.name] for table in tables.values()], people, min_holders,
+            stated.get(column.name, ()), set(known.get(column.name, ())), column.name in bounded,
+        )
+        for column in schema.measured.columns
+    }  # fmt: skip
+    published = TableSchema(tuple(published_schema(column, rules.get(column.name)) for column in schema.columns))
+    notes = notes_of(rules, schema, min_holders)
+    return {
+        role: replace(
+            table.without_rare(rules).with_schema(published).map(Column.compact),
+            notes=(*table.notes, *notes), rules=rules,
+        )
+        for role, table in tables.items()
+    }  # fmt: skip
+
+
 def synthetic_table(
-    frame: Frame, schema: TableSchema, subject: str | None, declared: Declared = NOTHING, *, where: str = "synthetic"
+    frame: Frame,
+    schema: TableSchema,
+    subject: str | None,
+    declared: Declared = NOTHING,
+    *,
+    where: str = "synthetic",
 ) -> Table:
     """Convert a synthetic table that the user brought, with the columns and precision of the real ones.
 
     Raises:
-        InputError: If it does not fit the schema, or contains the subject column or direct identifiers.
+        InputError: If it does not fit the schema, or contains the subject column.
     """
     frame = declared.without_dropped(frame)
     check_not_published(frame.columns, as_named(subject), where)
-    table = Table.of(frame, schema, where=where, synthetic=True, external=True)
-    check_identifiers(table, declared.drop, where=where)
-    return table
+    return Table.of(frame, schema, where=where, synthetic=True, external=True)

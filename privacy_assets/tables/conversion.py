@@ -15,7 +15,9 @@ from privacy_assets.errors import InputError
 from privacy_assets.tables.arrays import mapped_copy
 from privacy_assets.tables.column import MISSING, Column, looked_up
 from privacy_assets.tables.precision import (
+    MONTH,
     UNITS,
+    YEAR,
     Precision,
     decimals_of,
     round_decimals,
@@ -187,7 +189,8 @@ def _zone_of(series: pd.Series, column: ColumnSchema, where: str) -> str:
 def rounded(column: Column, schema: ColumnSchema) -> Column:
     """Round a column to the precision in ``schema``, half to even.
 
-    Values at this precision remain bit-identical, except that -0.0 becomes 0.0. Missing values are kept.
+    Values at this precision remain bit-identical, except that -0.0 becomes 0.0. Missing values are kept. Months and
+    years are rounded down.
     """
     cells = column.cells
     if column.kind == "numeric":
@@ -198,6 +201,10 @@ def rounded(column: Column, schema: ColumnSchema) -> Column:
             short = values.astype(fine).astype(np.float64)
         # Values that overflow a short float are kept; :func:`restored` reports them.
         return replace(column, cells=np.where(np.isinf(short), values, short) + 0.0)
+    there = cells != MISSING
+    if column.kind == "datetime" and schema.precision in (MONTH, YEAR):
+        first = cells.view("datetime64[us]").astype(f"datetime64[{str(schema.precision)[0].upper()}]")
+        return replace(column, cells=np.where(there, first.astype("datetime64[us]").view(np.int64), MISSING))
     step = 1
     if column.kind == "integer" and isinstance(schema.precision, int) and schema.precision < 0:
         step = 10**-schema.precision
@@ -205,7 +212,6 @@ def rounded(column: Column, schema: ColumnSchema) -> Column:
         step = UNITS[schema.precision]
     if step == 1:
         return column
-    there = cells != MISSING
     return replace(column, cells=np.where(there, round_to_multiple(np.where(there, cells, 0), step), MISSING))
 
 

@@ -10,6 +10,7 @@ from zoneinfo import available_timezones
 
 from privacy_assets.errors import ConfigError, near_name
 from privacy_assets.tables.files import CsvFormat
+from privacy_assets.tables.given import load
 from privacy_assets.tables.names import as_named
 
 
@@ -22,6 +23,9 @@ class Declared:
             only.
         new_values: Columns in which new values are allowed, with the reason, which is signed.
         allowed_values: Values that a closed column may contain in addition to those of the real tables.
+        sources: Sources of those ``allowed_values`` that are public lists. Their values are published even if only a
+            few people have them.
+        rare_values: Lengths of the prefixes to which rare categories are shortened, by column; see :mod:`.rare`.
         missing: Values that mean a missing value, by column.
         read: Separator and encoding of CSV files.
         timezone: Zone of times without a time zone, such as "Europe/Berlin". "": there is none.
@@ -30,6 +34,8 @@ class Declared:
     drop: tuple[str, ...] = ()
     new_values: Mapping[str, str] = field(default_factory=dict)
     allowed_values: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
+    rare_values: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     missing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     timezone: str = ""
     read: CsvFormat = CsvFormat()
@@ -41,6 +47,7 @@ class Declared:
         new_values: Any,
         allowed_values: Any,
         *,
+        rare_values: Any = None,
         missing: Any = None,
         timezone: Any = None,
         read: Any = None,
@@ -51,13 +58,15 @@ class Declared:
         Raises:
             ConfigError: If an argument is invalid. The message names argument, column and fix.
         """
-        drop, new_values, allowed_values, missing = map(as_named, (drop, new_values, allowed_values, missing))
+        given = (drop, new_values, allowed_values, missing, rare_values)
+        drop, new_values, allowed_values, missing, rare_values = map(as_named, given)
         if isinstance(drop, str) or not all(isinstance(name, str) for name in drop or ()):
             raise ConfigError("drop must be a list of column names.")
         for argument, given, form in (
             ("new_values", new_values, "{column: reason}"),
             ("allowed_values", allowed_values, "{column: [values]}"),
             ("missing", missing, "{column: [values]}"),
+            ("rare_values", rare_values, "{column: {prefix: [lengths]}}"),
         ):
             if not isinstance(given or {}, Mapping) or not all(isinstance(name, str) for name in given or ()):
                 kind = type(given).__name__
@@ -67,6 +76,11 @@ class Declared:
             if not isinstance(reason, str) or not reason.strip():
                 fix = f"new_values: {{{name}: why new values are safe here}}"
                 raise ConfigError(f"new_values: {name!r} has no reason, which is signed. Fix: {fix}.")
+        listed_values, sources = dict[str, Any](), dict[str, str]()
+        for name, listed in (allowed_values or {}).items():
+            listed_values[name], source = _listed(name, listed)
+            sources |= {name: source} if source else {}
+        allowed_values = listed_values
         for argument, by_column in (("allowed_values", allowed_values), ("missing", missing)):
             for name, values in (by_column or {}).items():
                 listed = values if isinstance(values, list | tuple) else ()
@@ -88,6 +102,8 @@ class Declared:
             tuple(drop or ()),
             dict(new_values or {}),
             {name: tuple(values) for name, values in (allowed_values or {}).items()},
+            sources,
+            {name: _lengths(name, one) for name, one in (rare_values or {}).items()},
             {name: tuple(map(str, values)) for name, values in (missing or {}).items()},
             timezone or "",
             CsvFormat.of(read),
@@ -103,6 +119,7 @@ class Declared:
             name: {
                 "values": len(values),
                 "digest": keyed_fingerprint(json.dumps([name, sorted(map(json.dumps, values))])),
+                **({"source": self.sources[name]} if name in self.sources else {}),
             }
             for name, values in self.allowed_values.items()
         }
@@ -110,6 +127,7 @@ class Declared:
             "drop": list(self.drop),
             "new_values": dict(self.new_values),
             "allowed_values": allowed_values,
+            "rare_values": {name: list(lengths) for name, lengths in self.rare_values.items()},
             "missing": {name: list(values) for name, values in self.missing.items()},
             "timezone": self.timezone,
         }
@@ -121,7 +139,10 @@ class Declared:
         return {
             "drop": self.drop,
             "new_values": self.new_values,
-            "allowed_values": self.allowed_values,
+            "allowed_values": {
+                name: {"values": values, "source": self.sources[name]} if name in self.sources else values
+                for name, values in self.allowed_values.items()
+            },
             "missing": self.missing,
             "timezone": self.timezone or None,
             "read": self.read,
@@ -137,6 +158,7 @@ class Declared:
             ("drop", self.drop),
             ("new_values", self.new_values),
             ("allowed_values", self.allowed_values),
+            ("rare_values", self.rare_values),
             ("missing", self.missing),
         ):
             for name in names:
@@ -153,6 +175,33 @@ class Declared:
         """
         gone = [name for name in self.drop if name in frame.columns and name != subject]
         return frame.drop(columns=gone) if gone else frame
+
+
+def _listed(name: str, given: Any) -> tuple[Any, str]:
+    """Return the allowed values of a column, and the source of a public list, "" for others.
+
+    ``given`` is a list of values, or ``{values: [...], source: text}`` or ``{file: path, source: text}``. The values of
+    a file are those of its first column, below a header.
+    """
+    if not isinstance(given, Mapping):
+        return given, ""
+    source, file, values = given.get("source"), given.get("file"), given.get("values")
+    if not isinstance(source, str) or not source.strip() or set(given) - {"source"} not in ({"values"}, {"file"}):
+        fix = f"{{{name}: {{values: [a, b], source: ISO 3166-2}}}}, or with file: codes.csv instead of values"
+        raise ConfigError(f"allowed_values: the public list of {name!r} needs its values and their source. Fix: {fix}.")
+    if file is not None:
+        frame = load(file, f"allowed_values of {name!r}")
+        values = frame[frame.columns[0]].dropna().astype(object).tolist()
+    return values, source.strip()
+
+
+def _lengths(name: str, given: Any) -> tuple[int, ...]:
+    """Return the lengths of the prefixes in ``{prefix: [lengths]}``."""
+    lengths = given.get("prefix") if isinstance(given, Mapping) and set(given) == {"prefix"} else None
+    if not isinstance(lengths, list | tuple) or not lengths or not all(type(n) is int and n > 0 for n in lengths):
+        fix = f"rare_values: {{{name}: {{prefix: [5, 3, 1]}}}}"
+        raise ConfigError(f"rare_values: {name!r} needs a list of lengths of at least 1. Fix: {fix}.")
+    return tuple(lengths)
 
 
 NOTHING = Declared()

@@ -20,14 +20,15 @@ import pyarrow.compute as pc
 from pandas.api.types import is_datetime64_any_dtype, is_float_dtype
 
 from privacy_assets.errors import InputError
-from privacy_assets.tables.column import Column, of_one_vocabulary, ranked, stacked
+from privacy_assets.tables.column import Column, of_one_vocabulary, ranked, stacked, vocabulary
 from privacy_assets.tables.conversion import column_of
 from privacy_assets.tables.declared import NOTHING, Declared
+from privacy_assets.tables.rare import OTHER, count_holders
 from privacy_assets.tables.schema import ColumnSchema, Kind, Role, TableSchema, option_text, yaml_text
 from privacy_assets.tables.table import Table
 from privacy_assets.tables.text import as_texts, infer_text, is_text, parse_numbers, texts_of
 
-SHARE = 0.2  # minimum share of rows with the form of a phone or card number
+SHARE = 0.2  # minimum share of rows with an e-mail address, or the form of a phone or card number
 _CHECKED_VALUES, _LONGEST = 5000, 500  # maximum number of distinct values tested, and of characters of each
 _PHONE = re.compile(r"(\+|00)\d[\d ()./-]{6,20}|[(]?0\d+[ ()/-][\d ()/-]{5,18}|[(]?\d{3}[)]?[ .-]\d{3}[ .-]\d{4}")
 _DATE_OR_PERIOD = re.compile(r"\d{1,4}([./-])\d{1,2}\1\d{1,4}( \d{1,2}:\d\d(:\d\d)?)?|\d\d[./]\d{4} ?- ?\d\d[./]\d{4}")
@@ -78,28 +79,35 @@ _UNUSUAL = r"[^\x00-\x7f\x{c0}-\x{24f}]"  # neither ASCII nor a Latin letter: ma
 
 
 def certain_identifier(texts: Iterable[str]) -> str:
-    """Return the kind of direct identifier that occurs in ``texts``.
+    """Return the kind of direct identifier that occurs in ``texts``, see :func:`certain_identifiers`."""
+    return certain_identifiers(texts)[0]
+
+
+def certain_identifiers(texts: Iterable[str]) -> tuple[str, np.ndarray]:
+    """Find direct identifiers in ``texts``.
 
     A single e-mail address or IBAN suffices, also within a longer text and in another spelling (full-width or invisible
     characters, "(at)", an IBAN in groups). By chance, 1 in 97 codes of the form of an IBAN has valid check digits, so
     codes in lower case without groups of four count only if most of them are valid.
 
     Args:
-        texts: Distinct strings; their number and length are not limited.
+        texts: Distinct strings (n,); their number and length are not limited.
 
     Returns:
-        "e-mail addresses", "bank account numbers", or "" for neither.
+        "e-mail addresses", "bank account numbers", or "" for neither; and True for the strings of this form, (n,).
     """
     given = _normalised(texts)
-    with_at = given.filter(pc.match_substring_regex(given, rf"(?i){_AT}|{_SPACED_AT}"))
-    if pc.any(pc.match_substring_regex(with_at, _EMAIL)).as_py():
-        return "e-mail addresses"
-    likely = given.filter(pc.match_substring_regex(given, _MAYBE_IBAN)).to_pylist()
-    return "bank account numbers" if _hold_ibans(likely) else ""
+    with_at = pc.match_substring_regex(given, rf"(?i){_AT}|{_SPACED_AT}").to_numpy(zero_copy_only=False)
+    if with_at.any():
+        with_at[with_at] = pc.match_substring_regex(given.filter(with_at), _EMAIL).to_numpy(zero_copy_only=False)
+    if with_at.any():
+        return "e-mail addresses", with_at
+    likely = pc.match_substring_regex(given, _MAYBE_IBAN).to_numpy(zero_copy_only=False)
+    return ("bank account numbers" if _hold_ibans(given.filter(likely).to_pylist()) else ""), likely
 
 
 def _normalised(texts: Iterable[str]) -> pa.Array:
-    """Convert to NFKC, remove invisible characters and replace dashes by hyphens. The order changes."""
+    """Convert to NFKC, remove invisible characters and replace dashes by hyphens."""
     try:
         given = pa.array(texts, pa.large_string())
     except UnicodeEncodeError:  # lone surrogate
@@ -108,7 +116,7 @@ def _normalised(texts: Iterable[str]) -> pa.Array:
     plain = pc.utf8_normalize(given.filter(unusual), "NFKC")
     for pattern, replacement in ((r"\p{Cf}", ""), (r"\p{Pd}", "-")):
         plain = pc.replace_substring_regex(plain, pattern, replacement)
-    return pa.concat_arrays([given.filter(pc.invert(unusual)), plain])
+    return pc.replace_with_mask(given, unusual, plain)
 
 
 def _hold_ibans(texts: Iterable[str]) -> bool:
@@ -276,7 +284,8 @@ def with_roles(
     columns, reasons = [], {}
     for column in schema.columns:
         parts = [table[column.name] for table in tables]
-        column = replace(column, allowed_values=tuple(declared.allowed_values.get(column.name, ())))
+        allowed, source = declared.allowed_values.get(column.name, ()), declared.sources.get(column.name, "")
+        column = replace(column, allowed_values=tuple(allowed), source=source)
         if column.name in declared.new_values:
             columns.append(replace(column, role="generated"))
             continue
@@ -347,8 +356,13 @@ def natural_role(column: ColumnSchema, real: Sequence[Column]) -> Role:
 
 
 def allowed_values(column: ColumnSchema, real: Sequence[Column]) -> Column:
-    """Return the values that a closed column may contain, ascending: those of the real tables and the declared ones."""
+    """Return the values that a closed column may contain, ascending: those of the real tables and the declared ones.
+
+    A category may also be :data:`.rare.OTHER`, which replaces rare values.
+    """
     parts = list(real)
+    if column.kind == "categorical" and real:
+        parts.append(Column.of_codes(column.name, column.kind, np.zeros(1, dtype=np.int8), [OTHER]))
     if column.allowed_values:
         declared = pd.Series(list(column.allowed_values), name=column.name, dtype=object)
         parts.append(column_of(declared, column, "allowed_values"))
@@ -409,20 +423,12 @@ def open_reason(
     if not there.any():
         return ""
     codes, whose = codes[there], None if people is None else people[there]
-    holders = _holders(codes, whose, len(different))
+    holders = count_holders(codes, whose, len(different))
     if column.kind == "categorical":
-        return _open_text(np.array(different.objects(), dtype=object), codes, holders)
+        return _open_text(np.array(different.objects(), dtype=object), codes, holders, len(there))
     numbers = different.floats()
     whole = bool((numbers == np.round(numbers)).all())
     return _KEY_TEXT if whole and _rarely_shared(codes, holders) and _is_key(numbers, holders) else ""
-
-
-def _holders(codes: np.ndarray, whose: np.ndarray | None, different: int) -> np.ndarray:
-    """Return the number of subjects that have each value."""
-    if whose is None:
-        return np.bincount(codes, minlength=different)
-    people = int(whose.max()) + 1
-    return np.bincount(np.unique(codes * people + whose) // people, minlength=different)
 
 
 def _near_unique(codes: np.ndarray, holders: np.ndarray) -> bool:
@@ -436,22 +442,32 @@ def _rarely_shared(codes: np.ndarray, holders: np.ndarray) -> bool:
     return _near_unique(codes, holders) or bool(few)
 
 
-def _open_text(texts: np.ndarray, codes: np.ndarray, holders: np.ndarray) -> str:
-    if found := certain_identifier(texts):
+def _selected(
+    keep: np.ndarray, texts: np.ndarray, codes: np.ndarray, holders: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return texts[keep], (np.cumsum(keep) - 1)[codes[keep[codes]]], holders[keep]
+
+
+def _open_text(texts: np.ndarray, codes: np.ndarray, holders: np.ndarray, rows: int) -> str:
+    """Return the reason why a column of text is open, or "". ``rows`` is the number of rows, with missing ones."""
+    found, certain = certain_identifiers(texts)
+    if found and certain[codes].sum() >= SHARE * rows:
         return found
+    if found:  # so few are rare values, which are replaced: see .rare
+        texts, codes, holders = _selected(~certain, texts, codes, holders)
     telling = np.bincount(codes, minlength=len(texts)) < _FILLER * len(codes)
     if not telling.all() and telling.any():  # values other than placeholders
-        codes = (np.cumsum(telling) - 1)[codes[telling[codes]]]
-        texts, holders = texts[telling], holders[telling]
-    if not len(codes):
-        return ""
+        texts, codes, holders = _selected(telling, texts, codes, holders)
+    lengths = np.array([len(text) for text in texts], dtype=int)
+    long = lengths[codes] >= _LONG  # notes in some rows only
+    has_notes = bool(long.any()) and _near_unique(codes[long], np.where(lengths >= _LONG, holders, 0))
+    if len(codes) < SHARE * rows:  # rare values
+        return _NOTE_TEXT if has_notes else ""
     if found := likely_identifier(texts, np.bincount(codes), not _rarely_shared(codes, holders)):
         return found
-    lengths = np.array([len(text) for text in texts])
     if _rarely_shared(codes, holders) and (read := _read_as_text(texts)):
         return read
-    long = lengths[codes] >= _LONG  # notes in some rows only
-    if long.any() and _near_unique(codes[long], np.where(lengths >= _LONG, holders, 0)):
+    if has_notes:
         return _NOTE_TEXT
     if _near_unique(codes, holders):
         return _ALONE_TEXT
@@ -492,7 +508,7 @@ def _covered(column: ColumnSchema, real: Sequence[Column]) -> bool:
     """Return True if the declared values contain every real value: values of a public list identify no subject."""
     if not column.allowed_values:
         return False
-    return len(allowed_values(column, real)) == len(allowed_values(column, []))
+    return set(vocabulary(real)) <= set(allowed_values(column, []).objects())
 
 
 def _refused(reasons: Mapping[str, str], where: str, no_subject: bool, drop: Sequence[str]) -> InputError:

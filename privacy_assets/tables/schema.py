@@ -43,6 +43,8 @@ class ColumnSchema:
         precision: Precision of numbers and times; see :mod:`.precision`.
         role: Which values the published column may contain; see :mod:`.roles`. None: not determined yet.
         allowed_values: Values that a closed column may contain in addition to those of the real tables.
+        source: Source of ``allowed_values`` if they are a public list, whose values are published even if they are
+            rare. "": no public list.
         format: Format of text cells that are numbers or dates; see :class:`.text.TextForm`.
         missing: Declared values that mean a missing value, in addition to empty cells.
         timezone: Declared zone of times without a time zone. "": they have none.
@@ -55,6 +57,7 @@ class ColumnSchema:
     precision: Precision = None
     role: Role | None = None
     allowed_values: tuple[Any, ...] = ()
+    source: str = ""
     format: str = ""
     missing: tuple[str, ...] = ()
     timezone: str = ""

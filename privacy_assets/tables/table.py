@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -18,6 +18,7 @@ from privacy_assets.tables.contract import infer_schema
 from privacy_assets.tables.conversion import check_cells, column_of, restored, rounded
 from privacy_assets.tables.fingerprints import content_fingerprint
 from privacy_assets.tables.given import load
+from privacy_assets.tables.rare import ColumnRule
 from privacy_assets.tables.schema import Frame, Kind, TableSchema, check_frame, option_text
 
 
@@ -34,6 +35,7 @@ class Table:
         subject: Name of the column that identifies subjects, as strings. None: there is none.
         seal: Signed record of the step that made a private table. Empty: not signed.
         notes: Notes for the report on how a private table was read. They contain no cell.
+        rules: What is published instead of rare values, by column, if they are replaced; see :mod:`.rare`.
     """
 
     schema: TableSchema
@@ -42,6 +44,7 @@ class Table:
     subject: str | None = None
     seal: bytes = field(default=b"", repr=False)
     notes: tuple[str, ...] = ()
+    rules: Mapping[str, ColumnRule] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(
@@ -127,7 +130,7 @@ class Table:
         return self if ids is None else replace(self.with_columns(ids), subject=ids.name)
 
     def without_subject(self) -> Table:
-        """Return the columns of the schema, without the subject and the seal."""
+        """Return the columns of the schema, without subject, seal, notes and rules."""
         return self.of_columns(self.schema, self.columns)
 
     def with_columns(self, *columns: Column) -> Table:
@@ -137,6 +140,10 @@ class Table:
     def map(self, change: Callable[[Column], Column]) -> Table:
         """Apply ``change`` to every column."""
         return self.with_columns(*(change(column) for column in self.columns.values()))
+
+    def without_rare(self, rules: Mapping[str, ColumnRule]) -> Table:
+        """Replace rare values. The schema is kept."""
+        return self.with_columns(*(rule.apply(self[name], self.schema[name]) for name, rule in rules.items()))
 
     @classmethod
     def stack(cls, tables: Sequence[Table]) -> Table:
@@ -204,7 +211,8 @@ class Table:
         """Return JSON-compatible facts and the cells of each column. Inverse: :meth:`of_arrays`."""
         columns = [[column.name, column.kind, column.values] for column in self.columns.values()]
         facts: dict[str, Any] = {"schema": self.schema.to_json(), "subject": self.subject, "rows": self.rows}
-        facts |= {"columns": columns, "notes": list(self.notes)}
+        rules = {name: asdict(rule) for name, rule in self.rules.items()}
+        facts |= {"columns": columns, "notes": list(self.notes), "rules": rules}
         return facts, [column.cells for column in self.columns.values()]
 
     @classmethod
@@ -219,7 +227,8 @@ class Table:
                 raise ValueError("a code has no value")
             columns[name] = Column(name, kind, cells, tuple(values) if coded else None)
         schema, notes = TableSchema.from_json(facts["schema"]), tuple(facts["notes"])
-        return cls(schema, columns, facts["rows"], facts["subject"], notes=notes)
+        rules = {name: ColumnRule.from_json(rule) for name, rule in facts["rules"].items()}
+        return cls(schema, columns, facts["rows"], facts["subject"], notes=notes, rules=rules)
 
 
 def joint(tables: Mapping[str, Table]) -> dict[str, Table]:

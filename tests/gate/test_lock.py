@@ -122,7 +122,7 @@ def test_a_lock_states_what_verdicts_depend_on_and_no_private_value(gate: Gate) 
     start(gate, DECLARED)
     found = stored(gate)
     declared = {"subject", "kinds", "drop", "new_values", "allowed_values", "split", "table settings"}
-    assert set(found) == {"policy", "policy digest", "limits", "settings", *declared}
+    assert set(found) == {"policy", "policy digest", "limits", "min_holders", "settings", *declared}
     assert mode(gate.private / "locks" / "patients.json") == 0o600
     assert entries_of(POLICY, DECLARED) == entries_of(POLICY, {**DECLARED, "seed": 7})
 

@@ -172,7 +172,7 @@ def refused(
     """The gate refused the step: a failure with its reason as metadata, and a failed check with the same reason."""
     failure = failures(result)[step_of(table, asset)].user_failure_data
     assert failure is not None, reason(result, step_of(table, asset))
-    assert why in failure.description
+    assert why in failure.description, failure.description
     assert "current release" in failure.metadata
     if check is None:
         return

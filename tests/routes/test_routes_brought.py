@@ -164,12 +164,12 @@ def test_route_40_rows_in_file_metadata(world: World, files: Files) -> None:
 
 
 def test_whatever_was_hidden_the_released_file_is_the_same(world: World, files: Files) -> None:
-    """The file of the honest rows, in the dtypes of the private table."""
+    """The file of the honest rows, in the dtypes of the private table, with rare incomes and ages replaced."""
     assert len({released_file.read_bytes() for _, released_file in files.values()}) == 1
     public = read_published(world.root / "releases", "gated_in_order")
     assert public.dtypes.astype(str).to_dict() == world.private.dtypes.astype(str).to_dict()
-    order = ["income", "age", "joined", "plan", "region", "member"]
-    rows = [
-        frame.sort_values(order).reset_index(drop=True).astype({"plan": object}) for frame in (public, honest(world))
-    ]
+    kept, ends = ["age", "joined", "plan", "region", "member"], (public["age"].min(), public["age"].max())
+    own = honest(world).assign(age=lambda made: made["age"].clip(*ends))
+    rows = [frame[kept].astype({"plan": object}).sort_values(kept, ignore_index=True) for frame in (public, own)]
     pd.testing.assert_frame_equal(*rows, check_dtype=False)
+    assert abs(public["income"].median() - own["income"].median()) < 100

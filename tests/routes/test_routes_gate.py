@@ -121,7 +121,10 @@ def test_route_21_an_attestation_of_another_table_or_partition(world: World, par
     for place, split in ((other, "decoy"), (target, "true")):
         for name in (f"train_{split}", f"holdout_{split}", "copies"):
             copy = f"{name.partition('_')[0]}_{place.partition or place.table}.parquet"
-            shutil.copy(world.root / f"{name}.parquet", world.root / copy)
+            frame = pd.read_parquet(world.root / f"{name}.parquet")
+            if name == "copies":  # cells that no rule on rare values changes, so that both tables are the same file
+                frame = frame[frame["age"].between(25, 80)].assign(income=1000.0)
+            frame.to_parquet(world.root / copy)
 
     def table(place: ReleaseTarget) -> dg.Definitions:
         ending = "{partition}" if partition else place.table
