@@ -179,13 +179,13 @@ class ValueDisclosure(Metric):
     statistics: ClassVar[tuple[StatisticSpec, ...]] = (
         StatisticSpec("foreign_cells", "Share of cells, in the worst column, whose value no real row has."),
         StatisticSpec(
-            "own_values",
-            "Share of people in train who alone have a value that is in the table, less that of unseen people.",
+            "generated_excess",
+            "Share of people whose text or identifier is in generated columns because of membership.",
             "two_sided",
         ),
         StatisticSpec(
-            "generated_excess",
-            "Share of people whose text or identifier is in generated columns because of membership.",
+            "own_values",
+            "Share of people in train who alone have a value that is in the table, less that of unseen people.",
             "two_sided",
         ),
     )
@@ -225,7 +225,7 @@ class ValueDisclosure(Metric):
             worst, worst, worst, (rows, len(people.member)), minimum_detectable_effect=0.0
         )
         own = self._own_values(inputs, people, columns)
-        return self.result(inputs, (foreign, own, self._generated_excess(inputs, people)), columns=columns)
+        return self.result(inputs, (foreign, self._generated_excess(inputs, people), own), columns=columns)
 
     def _own_values(self, inputs: EvaluationInputs, people: Subjects, records: list[dict[str, Any]]) -> Estimate:
         """Estimate ``own_values``, and add the value of each column to its record."""

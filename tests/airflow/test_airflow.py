@@ -95,8 +95,10 @@ def airflow_in(place: Path) -> dict[str, str]:
 def run_all(place: Path, dags: str) -> Ran:
     """Run every DAG of the file ``dags`` below ``place``."""
     environment = airflow_in(place)
+    people = private()
+    people["contact"] = ["mail" if i % 20 else f"name{i}@x.org" for i in range(len(people))]  # rare values
     for file in ("people", "month_2026-01-01"):
-        private().to_parquet(place / f"{file}.parquet")
+        people.to_parquet(place / f"{file}.parquet")
     (place / "honest.yaml").write_text(yaml.safe_dump({**TABLE, "source": str(place / "people.parquet")}))
     (place / "dags" / dags).write_text((HERE / dags).read_text())
     said = ""
@@ -127,6 +129,7 @@ def test_a_table_that_holds_its_policy_is_published_and_read(ran: Ran) -> None:
         "publish": {"table": "honest", "partition": None, "release": release.id},
         "read": len(read_published(ran.store.root, "honest")),
     }
+    assert set(read_published(ran.store.root, "honest")["contact"]) == {"mail", "other"}
     log = ran.log("honest")
     assert [line for line in log if line.startswith("step ") and ":" not in line] == [
         f"step {name}" for name in ("read", "split", "fit", "sample", "prepare", "dcr", "attest", "publish")
