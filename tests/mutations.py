@@ -317,6 +317,26 @@ MUTATIONS = [
     ),
     # --- generators ---
     Mutation(
+        "values of one person less than the threshold are published",
+        "tables/rare.py", ") >= min_holders\n    frequent = [", ") >= min_holders - 1\n    frequent = [",
+        ("tables/test_rare.py",),
+    ),
+    Mutation(
+        "a public list needs no source",
+        "tables/rare.py", "if column.source else set()", "if column.allowed_values else set()",
+        ("tables/test_rare.py",),
+    ),
+    Mutation(
+        "an external table keeps its rare values",
+        "pipeline/work.py", "rows = made.rows.without_rare(rules)", "rows = made.rows",
+        ("pipeline/test_rare_values.py",),
+    ),
+    Mutation(
+        "the bound of numbers is one person too far",
+        "tables/rare.py", "np.sort(tops)[-min_holders]", "np.sort(tops)[1 - min_holders]",
+        ("tables/test_rare.py",),
+    ),
+    Mutation(
         "seed of a Bayesian network ignored",
         "generators/bayes.py",
         "rng, sizes = np.random.default_rng(seed), self.domains.sizes",

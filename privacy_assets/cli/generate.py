@@ -18,10 +18,20 @@ import shlex
 import shutil
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from privacy_assets.cli.options import COLUMNS, READING, Command, Commands, check_out, read_data, settings
+from privacy_assets.cli.options import (
+    COLUMNS,
+    READING,
+    Command,
+    Commands,
+    check_out,
+    declared_columns,
+    read_private,
+    settings,
+)
 from privacy_assets.errors import ConfigError
 from privacy_assets.infra import folders
 from privacy_assets.infra.files import fix_of, private_folder, put_atomic
@@ -87,13 +97,19 @@ def _loaded(options: argparse.Namespace) -> tuple[FittedGenerator, int]:
 def _trained(options: argparse.Namespace) -> tuple[FittedGenerator, int]:
     from privacy_assets.generators import build_generator
     from privacy_assets.infra.devices import lease_device, pick_device
+    from privacy_assets.policy import MIN_HOLDERS
+    from privacy_assets.tables.canonical import people_of, without_rare_values
+    from privacy_assets.tables.rare import outside_guarantee
     from privacy_assets.tables.writing import table_bytes
 
     generator = build_generator(options.generator, settings(options.set))
     wanted = options.device or ("auto" if "torch" in generator.modules else "cpu")
     notify = options.progress
     pick_device(wanted)  # fails before reading data if the device does not exist
-    train, people = read_data(options)
+    private = without_rare_values({"train": read_private(options)}, MIN_HOLDERS, declared_columns(options))["train"]
+    for note in private.notes:
+        notify(note)
+    train, people = private.without_subject(), people_of([private])
     if train.schema.generated and not generator.creates_values:
         text = f"--new-values: {generator.name} copies the values of real rows. Fix: name a custom generator"
         raise ConfigError(f"{text} (MODULE:FUNCTION), or leave the column out with --drop.")
@@ -114,6 +130,9 @@ def _trained(options: argparse.Namespace) -> tuple[FittedGenerator, int]:
         fitted = generator.fit(
             train, seed=seed or 0, device=device, progress=notify, checkpoint=options.checkpoint, people=people
         )
+    if fitted.privacy.epsilon is not None:
+        outside = (*fitted.privacy.outside_guarantee, *outside_guarantee(private.rules))
+        fitted.privacy = replace(fitted.privacy, outside_guarantee=outside)
     if options.model:
         _save(fitted, options.model.resolve())
         notify(f"saved the trained generator in {options.model}: keep it as private as the table")

@@ -201,11 +201,18 @@ def parts(option: str, given: Sequence[str]) -> list[str]:
 
 def read_data(options: argparse.Namespace) -> tuple[Table, np.ndarray | None]:
     """Read --data. Return the table without the column --subject, and the subject code of each row or None."""
-    from privacy_assets.tables.canonical import canonical_table, people_of
+    from privacy_assets.tables.canonical import people_of
+
+    table = read_private(options)
+    return table.without_subject(), people_of([table])
+
+
+def read_private(options: argparse.Namespace) -> Table:
+    """Read --data, with the column --subject."""
+    from privacy_assets.tables.canonical import canonical_table
 
     declared = declared_columns(options)
-    table = canonical_table(options.data, options.subject, kinds(options.kind), declared, where=options.data)
-    return table.without_subject(), people_of([table])
+    return canonical_table(options.data, options.subject, kinds(options.kind), declared, where=options.data)
 
 
 def declared_columns(options: argparse.Namespace) -> Declared:

@@ -83,7 +83,7 @@ def _json(found: Verification) -> dict[str, Any]:
         "current": found.current if found.release else None,
         "signed_by": stated.keyid if stated else None,
         "policy": {"name": title_of(stated.policy), "digest": stated.policy_digest} if stated else None,
-        "min_holders": stated.attested_policy().min_holders if stated else None,
+        "min_holders": stated.policy.get("min_holders") if stated else None,
         **{name: found.declared.get(name) for name in _DECLARED},
         "engine_version": stated.engine_version if stated else None,
         "limits": [_limit_json(outcome) for outcome in found.outcomes],
@@ -124,7 +124,8 @@ def _verified(found: Verification, root: Location) -> list[str]:
 
 
 def _rare_values(stated: Attestation) -> str:
-    return f"values that fewer than {stated.attested_policy().min_holders} people have were replaced before publication"
+    fewest = stated.policy.get("min_holders")
+    return f"values that fewer than {clean(fewest)} people have were replaced before publication" if fewest else NOTHING
 
 
 def _policy(stated: Attestation) -> str:

@@ -193,9 +193,10 @@ class ValueDisclosure(Metric):
         Limit("value_disclosure.foreign_cells", at_most=0.0, min_subjects=1, source="exact, without sampling error"),
         Limit(
             "value_disclosure.own_values",
-            at_most=0.01,
+            at_most=0.005,
             bound="significant",
-            source="calibrated: margins of train and fresh rows stay below it",
+            source="significant at 99 % over all columns jointly; tolerates independent columns with values of train"
+            " (0 of 273 releases of 49 tables; see the lab report on rare values)",
         ),
         Limit(
             "value_disclosure.generated_excess",

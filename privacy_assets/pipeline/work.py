@@ -262,7 +262,8 @@ def split(run: TableRun, name: str, values: Values) -> StepResult:
     result = run.sign(parts)
     entries = gate.locks.check(run.target.table, table.policy, run.setup, new=True, columns=columns)
     gate.locks.sign(run.target.table, entries)
-    values = {name: rule.frequent for name, rule in parts["train"].rules.items() if rule.frequent}
+    frequent = {name: rule.frequent for name, rule in parts["train"].rules.items() if rule.frequent}
+    values = {name: sorted({*known.get(name, ()), *frequent.get(name, ())}) for name in {**known, **frequent}}
     gate.locks.sign_values(run.target.table, min_holders, values)
     return result
 

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from privacy_assets.errors import ConfigError
 from privacy_assets.tables.column import Column, stacked
 from privacy_assets.tables.contract import REAL, joint_schema, subject_columns
 from privacy_assets.tables.declared import NOTHING, Declared
 from privacy_assets.tables.given import load
 from privacy_assets.tables.names import as_named
-from privacy_assets.tables.rare import notes_of, published_schema, rule_of
+from privacy_assets.tables.rare import holds_text, notes_of, published_schema, rule_of
 from privacy_assets.tables.roles import with_roles
 from privacy_assets.tables.schema import Frame, TableSchema, check_frame, check_not_published
 from privacy_assets.tables.table import Table
@@ -108,8 +109,14 @@ def without_rare_values(
 
     Returns:
         The tables, with their rules, and with notes for the report.
+
+    Raises:
+        ConfigError: If prefixes are declared for a column that is not text.
     """
     schema, stated = tables["train"].schema, declared.rare_values
+    for name in stated:
+        if not holds_text(schema, name):
+            raise ConfigError(f"rare_values: column {name!r} has no text. Fix: remove it from rare_values.")
     codes = people_of(tables.values())
     people = np.arange(sum(map(len, tables.values()))) if codes is None else codes
     rules = {
@@ -120,7 +127,7 @@ def without_rare_values(
         for column in schema.measured.columns
     }  # fmt: skip
     published = TableSchema(tuple(published_schema(column, rules.get(column.name)) for column in schema.columns))
-    notes = notes_of(rules, schema, min_holders)
+    notes = notes_of(rules, min_holders, stated)
     return {
         role: replace(
             table.without_rare(rules).with_schema(published).map(Column.compact),

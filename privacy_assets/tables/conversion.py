@@ -190,7 +190,7 @@ def rounded(column: Column, schema: ColumnSchema) -> Column:
     """Round a column to the precision in ``schema``, half to even.
 
     Values at this precision remain bit-identical, except that -0.0 becomes 0.0. Missing values are kept. Months and
-    years are rounded down.
+    years are rounded down. Days, months and years of times with a time zone are those of its clock.
     """
     cells = column.cells
     if column.kind == "numeric":
@@ -202,6 +202,8 @@ def rounded(column: Column, schema: ColumnSchema) -> Column:
         # Values that overflow a short float are kept; :func:`restored` reports them.
         return replace(column, cells=np.where(np.isinf(short), values, short) + 0.0)
     there = cells != MISSING
+    if schema.zoned and schema.precision in ("day", MONTH, YEAR):
+        return from_clock(rounded(to_clock(column, schema), replace(schema, dtype="datetime64[us]")), schema)
     if column.kind == "datetime" and schema.precision in (MONTH, YEAR):
         first = cells.view("datetime64[us]").astype(f"datetime64[{str(schema.precision)[0].upper()}]")
         return replace(column, cells=np.where(there, first.astype("datetime64[us]").view(np.int64), MISSING))
@@ -213,6 +215,22 @@ def rounded(column: Column, schema: ColumnSchema) -> Column:
     if step == 1:
         return column
     return replace(column, cells=np.where(there, round_to_multiple(np.where(there, cells, 0), step), MISSING))
+
+
+def to_clock(column: Column, schema: ColumnSchema) -> Column:
+    """Convert times of a column with a time zone from UTC to the clock of this zone."""
+    zone: Any = pd.api.types.pandas_dtype(schema.dtype)
+    local = column.series().dt.tz_localize("UTC").dt.tz_convert(zone.tz).dt.tz_localize(None)
+    return replace(column, cells=local.astype("datetime64[us]").to_numpy().view(np.int64))
+
+
+def from_clock(column: Column, schema: ColumnSchema) -> Column:
+    """Convert times of the clock of a zone to UTC. In the hour that occurs twice, the later one is taken."""
+    zone: Any = pd.api.types.pandas_dtype(schema.dtype)
+    local = column.series()
+    times = local.dt.tz_localize(zone.tz, ambiguous=np.zeros(len(local), dtype=bool), nonexistent="shift_forward")
+    utc = times.dt.tz_convert("UTC").dt.tz_localize(None).astype("datetime64[us]")
+    return replace(column, cells=utc.to_numpy().view(np.int64))
 
 
 def _float_dtype(name: str) -> np.dtype[Any]:

@@ -9,7 +9,7 @@ rare number of a closed column the nearest frequent one. Numbers and times are c
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,12 +18,13 @@ import pandas as pd
 
 from privacy_assets.errors import safe_repr
 from privacy_assets.tables.column import MISSING, Column, looked_up, of_one_vocabulary, ranked, stacked
-from privacy_assets.tables.conversion import column_of, rounded
-from privacy_assets.tables.precision import MONTH, UNITS, YEAR, Precision
+from privacy_assets.tables.conversion import column_of, from_clock, rounded, to_clock
+from privacy_assets.tables.precision import MONTH, UNITS, YEAR, Precision, unit_of
 from privacy_assets.tables.schema import ColumnSchema, TableSchema, yaml_text
 
 OTHER = "other"
 FINE = 0.5  # minimum share of people with a value of their own in a column of fine resolution
+_COMMON = 0.2  # minimum share of people that have a common value, such as 0, which counts neither way
 NOTED = 0.2  # share of replaced rows above which the note suggests a hierarchy
 _PREFIXES = (5, 3, 1)  # suggested lengths
 _COARSER = (*reversed(list(UNITS)), MONTH, YEAR)  # from the finest unit of time to the coarsest
@@ -44,7 +45,7 @@ class ColumnRule:
         precision: Precision of published numbers and times.
         own: Precision of the real values, to which others are rounded first, so that digits below it have no effect.
         cells: Number of replaced cells in the real tables, without rounded ones.
-        share: Share of replaced cells.
+        rows: Number of rows of the real tables.
         public: Number of rare values that are published because the column has a list with a source.
     """
 
@@ -57,7 +58,7 @@ class ColumnRule:
     precision: Precision = None
     own: Precision = None
     cells: int = 0
-    share: float = 0.0
+    rows: int = 0
     public: int = 0
 
     @classmethod
@@ -76,9 +77,15 @@ class ColumnRule:
             position = {text: at for at, text in enumerate(every)}
             codes = looked_up([position.get(text, -1) for text in texts], column.cells)
             return Column.of_codes(column.name, column.kind, codes, every)
+        column = rounded(column, replace(schema, precision=self.own))
+        if schema.zoned:
+            return from_clock(self._cut(to_clock(column, schema), replace(schema, dtype="datetime64[us]")), schema)
+        return self._cut(column, schema)
+
+    def _cut(self, column: Column, schema: ColumnSchema) -> Column:
+        """Round, replace and cut numbers or times of a clock."""
         nothing = np.nan if column.kind == "numeric" else MISSING
-        for precision in (self.own, self.precision):
-            column = rounded(column, replace(schema, precision=precision))
+        column = rounded(column, replace(schema, precision=self.precision))
         cells, there = column.cells.copy(), ~column.missing
         if self.hidden:
             cells[:] = nothing
@@ -131,9 +138,14 @@ def rule_of(
     there = codes >= 0
     codes, people = codes[there], people[there]
     if column.role == "closed":
-        return _closed(column, codes, people, different, min_holders, prefixes, known)
-    found = _measured(column, different.take(codes), people, min_holders)
-    return replace(found, low=None, high=None, cells=0, share=0.0) if bounded and not found.hidden else found
+        found = _closed(column, codes, people, different, min_holders, prefixes, known)
+        return replace(found, rows=len(there))
+    whole, local = different.take(codes), column
+    if column.zoned:
+        whole = to_clock(whole, column)
+        local = replace(column, dtype="datetime64[us]", precision=unit_of(whole.cells))
+    found = replace(_measured(local, whole, people, min_holders), own=column.precision, rows=len(there))
+    return replace(found, low=None, high=None, cells=0) if bounded and not found.hidden else found
 
 
 def _closed(
@@ -165,7 +177,6 @@ def _closed(
         precision=column.precision,
         own=column.precision,
         cells=cells,
-        share=cells / max(len(codes), 1),
         public=len(public & {*values} - {*frequent}),
     )
 
@@ -175,8 +186,12 @@ def _public(column: ColumnSchema) -> list[Any]:
     return listed.objects() if column.kind in ("categorical", "boolean") else listed.cells.tolist()
 
 
+def holds_text(schema: TableSchema, name: str) -> bool:
+    """Return True if ``name`` is a category of the schema, with a dtype that can contain ``other``."""
+    return name in schema.of_kind("categorical") and _holds_text(schema[name].dtype)
+
+
 def _holds_text(dtype: str) -> bool:
-    """Return True if a published column of this dtype can contain ``other``."""
     known = pd.api.types.pandas_dtype(dtype)
     return not (pd.api.types.is_numeric_dtype(known) or pd.api.types.is_datetime64_any_dtype(known))
 
@@ -203,23 +218,30 @@ def _shortened(
 
 def _measured(column: ColumnSchema, whole: Column, people: np.ndarray, min_holders: int) -> ColumnRule:
     found = ColumnRule(precision=column.precision, own=column.precision)
-    if len(np.unique(people)) < min_holders:
-        return replace(found, hidden=True, cells=len(whole), share=float(len(whole) > 0))
+    hidden = replace(found, hidden=True, cells=len(whole))
+    if len(np.unique(people)) < 2 * min_holders:  # the bounds would cross
+        return hidden
     precision = _published_precision(column, whole, people, min_holders)
     cells, codes = whole.cells, pd.factorize(people)[0]
     tops, bottoms = _per_person(np.maximum, cells, codes), _per_person(np.minimum, cells, codes)
     at_high, at_low = np.sort(tops)[-min_holders].item(), np.sort(bottoms)[min_holders - 1].item()
     first, last = cells.min().item(), cells.max().item()
-    step = _step(column, precision, at_low, at_high - at_low)
-    low = None if at_low == first else _rounded_up(at_low, step)
-    step = _step(column, precision, at_high, at_high - at_low)
-    high = None if at_high == last else _rounded_down(at_high, step)
+
+    def bound(value: Any, end: Any, rounded_inwards: Callable[[Any, Any], Any]) -> Any:
+        if value == end:
+            return None
+        shared = len(np.unique(people[cells == value])) >= min_holders
+        return value if shared else rounded_inwards(value, _step(column, precision, value, at_high - at_low))
+
+    low, high = bound(at_low, first, _rounded_up), bound(at_high, last, _rounded_down)
+    if low is not None and high is not None and low > high:
+        return hidden
     cut = np.zeros(len(cells), dtype=bool)
     cut |= (cells > high) if high is not None else False
     cut |= (cells < low) if low is not None else False
     return replace(
         found, precision=precision, low=low, high=high, reach=(2 * first - last, 2 * last - first),
-        cells=int(cut.sum()), share=float(cut.mean()),
+        cells=int(cut.sum()),
     )  # fmt: skip
 
 
@@ -240,9 +262,10 @@ def _published_precision(column: ColumnSchema, whole: Column, people: np.ndarray
     chosen = candidates[0]
     for coarser in candidates[1:]:
         changed = rounded(whole, replace(column, precision=coarser)).cells != whole.cells
-        if len(np.unique(people[changed])) >= min_holders:
+        need = len(np.unique(people[changed]))
+        if need >= min_holders:
             break
-        chosen = coarser
+        chosen = coarser if need else chosen
     at, last = candidates.index(chosen), len(candidates) - 1
     while at < last and _is_fine(rounded(whole, replace(column, precision=candidates[at])).cells, people):
         at += 1
@@ -261,14 +284,18 @@ def _candidates(column: ColumnSchema, whole: Column) -> list[Precision]:
 
 
 def _is_fine(cells: np.ndarray, people: np.ndarray) -> bool:
-    """Return True if at least half of the people have a value that nobody else has."""
+    """Return True if at least half of the people have a value that nobody else has, common values left out."""
     codes, different = pd.factorize(cells)
-    alone = count_holders(codes, people, len(different)) == 1
-    return len(np.unique(people[alone[codes]])) >= FINE * len(np.unique(people))
+    held = count_holders(codes, people, len(different))
+    others = people[(held < _COMMON * len(np.unique(people)))[codes]]
+    alone = len(np.unique(people[(held == 1)[codes]]))
+    return alone > 0 and alone >= FINE * len(np.unique(others))
 
 
 def has_fine_resolution(column: Column, people: np.ndarray) -> bool:
-    """Return True if at least half of the people who have a value have one that nobody else has.
+    """Return True if at least half of the people have a value that nobody else has.
+
+    Missing values, and those that a fifth of the people have, such as 0, are left out.
 
     Args:
         column: Numbers or times of the stacked real tables.
@@ -314,43 +341,61 @@ def _rounded_up(value: Any, step: int | float | str) -> Any:
     return value if down == value else _rounded_down(down + longer * UNITS["day"], step)
 
 
-def notes_of(rules: Mapping[str, ColumnRule], schema: TableSchema, min_holders: int) -> list[str]:
+def notes_of(rules: Mapping[str, ColumnRule], min_holders: int, shortened: Collection[str] = ()) -> list[str]:
     """Return sentences for the report about what the rules replace. They contain no value.
 
     Args:
         rules: Rules by column.
-        schema: Schema of the real tables, before replacement.
         min_holders: Minimum number of people that have a published value.
+        shortened: Columns with declared prefixes.
     """
     found, few = list[str](), f"fewer than {min_holders} people"
     named = {safe_repr(name): rule for name, rule in rules.items()}
-    if counts := [
-        f"{name} ({len(rule.replaced):,} values, {rule.cells:,} cells)" for name, rule in named.items() if rule.replaced
+    if counts := [f"{name} ({_counted(rule)})" for name, rule in named.items() if rule.replaced]:
+        text = (
+            f'Values that {few} have are published as "{OTHER}", a shorter code, the nearest number or a missing value'
+        )
+        found.append(f"{text}: {', '.join(counts)}.")
+    if cut := [
+        f"{name} ({rule.cells:,} cells)" for name, rule in named.items() if rule.reach is not None and rule.cells
     ]:
-        found.append(f"Values that {few} have are replaced: {', '.join(counts)}.")
-    cut = [name for name, rule in named.items() if rule.low is not None or rule.high is not None]
-    if cut:
-        found.append(f"The largest and smallest values are set to a bound that {few} exceed: {', '.join(cut)}.")
+        found.append(f"The largest and smallest values, which {few} have, are set to a bound: {', '.join(cut)}.")
     if hidden := [name for name, rule in named.items() if rule.hidden]:
-        found.append(f"All values are missing in columns in which {few} have a value: {', '.join(hidden)}.")
-    if coarse := [f"{name} to {_words(rule.precision)}" for name, rule in named.items() if rule.precision != rule.own]:
+        found.append(f"Columns with values of too few people are published without values: {', '.join(hidden)}.")
+    if coarse := [f"{name} to {_words(rule.precision)}" for name, rule in named.items() if _is_coarser(rule)]:
         found.append(f"Values are rounded, because finer digits belong to single people: {', '.join(coarse)}.")
     if public := [f"{name} ({rule.public:,})" for name, rule in named.items() if rule.public]:
         found.append(f"Rare values are kept, because a public list contains them: {', '.join(public)}.")
-    for name, rule in rules.items():
-        lengths = [n for n in _PREFIXES if n < max((len(str(value)) for value, _ in rule.replaced), default=0)]
-        if rule.share > NOTED and schema[name].kind == "categorical":
-            fix = yaml_text({"rare_values": {name: {"prefix": lengths}}})
-            found.append(
-                f"{rule.share:.0%} of the cells of {safe_repr(name)} are replaced. If its values are codes whose first"
-                f" characters have a meaning, shorter codes keep more (data: {fix})."
-            )
+    prefixes = {
+        name: {"prefix": [length for length in _PREFIXES if length < longest]}
+        for name, rule in rules.items()
+        if name not in shortened and rule.cells > NOTED * rule.rows
+        and (longest := max((len(value) for value, _ in rule.replaced if isinstance(value, str)), default=0)) > 1
+    }  # fmt: skip
+    if prefixes:
+        found.append(
+            f"More than a fifth of {', '.join(map(safe_repr, prefixes))} is replaced. If these are codes whose first"
+            f" characters have a meaning, prefixes keep more (data: {yaml_text({'rare_values': prefixes})})."
+        )
     return found
+
+
+def _is_coarser(rule: ColumnRule) -> bool:
+    if rule.own in _COARSER and rule.precision in _COARSER:
+        return _COARSER.index(rule.precision) > _COARSER.index(rule.own)
+    return rule.precision != rule.own
+
+
+def _counted(rule: ColumnRule) -> str:
+    values, cells = len(rule.replaced), rule.cells
+    return f"{values:,} value{'s' * (values != 1)}, {cells:,} cell{'s' * (cells != 1)}"
 
 
 def _words(precision: Precision) -> str:
     if isinstance(precision, int):
-        return f"{precision} decimals" if precision > 0 else f"multiples of {10**-precision:,}"
+        if precision == 0:
+            return "whole numbers"
+        return f"{precision} decimal{'s' * (precision > 1)}" if precision > 0 else f"multiples of {10**-precision:,}"
     return f"the {precision}"
 
 
@@ -371,8 +416,7 @@ def published_schema(column: ColumnSchema, rule: ColumnRule | None) -> ColumnSch
 
 def outside_guarantee(rules: Mapping[str, ColumnRule]) -> list[str]:
     """Return what the rules read from the real values without noise, for generators with a guarantee."""
-    names = [safe_repr(name) for name, rule in rules.items() if rule.frequent or rule.reach is not None]
-    return [f"lists of values, bounds and precision of {', '.join(names)}"] if names else []
+    return [f"lists of values, bounds and precision of {', '.join(map(safe_repr, rules))}"] if rules else []
 
 
 def real_schema(schema: TableSchema, rules: Mapping[str, ColumnRule]) -> TableSchema:

@@ -290,6 +290,8 @@ def with_roles(
             columns.append(replace(column, role="generated"))
             continue
         reason = open_reason(column, parts, people, column.name in (kinds or {}))
+        if reason in (_SHARED_TEXT, _ALONE_TEXT) and column.name in declared.rare_values:
+            reason = ""  # shortened until enough people have each code
         if reason and not _covered(column, parts):
             reasons[column.name] = reason
         columns.append(replace(column, role=natural_role(column, parts)))
@@ -318,7 +320,7 @@ def check_identifiers(table: Table, drop: Sequence[str] = (), *, where: str) -> 
             reasons[name] = certain_identifier([value for value in values if value not in column.allowed_values])
     reasons = {name: reason for name, reason in reasons.items() if reason}
     if reasons:
-        raise _refused(reasons, where, False, drop)
+        raise _refused(reasons, where, False, drop, "make the table with privacy-assets run, which replaces them; ")
 
 
 def check_known_categories(table: Table, real: Sequence[Table], *, where: str) -> None:
@@ -511,17 +513,19 @@ def _covered(column: ColumnSchema, real: Sequence[Column]) -> bool:
     return set(vocabulary(real)) <= set(allowed_values(column, []).objects())
 
 
-def _refused(reasons: Mapping[str, str], where: str, no_subject: bool, drop: Sequence[str]) -> InputError:
+def _refused(
+    reasons: Mapping[str, str], where: str, no_subject: bool, drop: Sequence[str], first_fix: str = ""
+) -> InputError:
     named = ", ".join(f"{name!r} ({reason})" for name, reason in reasons.items())
     first = "name the column that identifies subjects, if any, as the subject, and " if no_subject else ""
     names = [*drop, *(name for name in reasons if name not in drop)]
     listed = yaml_text({"drop": names})
     fix = (
-        f"{first}leave {'the others' if no_subject else 'them'} out (data: {listed}; on the"
+        f"{first_fix}{first}leave {'the others' if no_subject else 'them'} out (data: {listed}; on the"
         f" command line --drop {option_text(names)}); or, if numbers are measurements or strings are dates,"
         f" declare their kind (kinds: {{column: integer}}); or, if the synthetic values are not derived from real ones,"
         f" declare this with a reason, which is signed (new_values: {{column: why}}); declare public lists of values"
-        f" as allowed_values"
+        f" as allowed_values; shorten codes in pipelines (rare_values: {{column: {{prefix: [5, 3, 1]}}}})"
     )
     count = "a column contains" if len(reasons) == 1 else f"{len(reasons)} columns contain"
     return InputError(f"{count} values of individual people that would be published: {named}", where=where, fix=fix)

@@ -144,19 +144,20 @@ def test_it_says_that_nothing_is_judged_and_the_command_that_does_it_runs(
     assert "dcr.privacy_score" in judged.out
 
 
-def test_csv_comes_and_goes_with_its_kinds_and_values(generate: Generate, command: Command, tmp_path: Path) -> None:
+def test_csv_comes_and_goes_with_its_kinds_and_values(command: Command, tmp_path: Path) -> None:
     """Otherwise a copied row would not be recognized as a copy."""
     source, out = tmp_path / "p.csv", tmp_path / "s.csv"
-    real = people().drop(columns=["person", "seen"])
+    real = pd.concat([people().drop(columns=["person", "seen"])] * 6, ignore_index=True)  # no value is rare
     real.assign(stay=pd.Timestamp("2020-02-03 04:05:06.5")).to_csv(source, index=False)
     command("generate", f"--data={source}", "--generator=copy", f"--out={out}", "--seed=4")
     read, made = read_table(source), read_table(out)
     assert infer_schema(made) == infer_schema(read) and made.dtypes.to_dict() == read.dtypes.to_dict()
     assert ".0" not in "".join(pd.read_csv(out, dtype=str)["visits"].dropna())
     assert_same_rows(made, read)
-    generate(out)  # from Parquet
-    schema = infer_schema(people().drop(columns="person"))
-    parts = [Table.of(frame[schema.names], schema, where="it").frame() for frame in (read_table(out), people())]
+    real.to_parquet(tmp_path / "p.parquet")
+    command("generate", f"--data={tmp_path / 'p.parquet'}", "--generator=copy", f"--out={out}", "--seed=4")
+    schema = infer_schema(real)
+    parts = [Table.of(frame[schema.names], schema, where="it").frame() for frame in (read_table(out), real)]
     assert_same_rows(*parts, check_exact=True)
 
 
@@ -188,8 +189,8 @@ def test_settings_kinds_and_the_subject_arrive(generate: Generate, data: Path, t
     kinds = {column["name"]: column["kind"] for column in manifest["schema"]}
     assert kinds["age"] == "categorical" and "person" not in kinds
     real, made = pd.read_parquet(data), pd.read_parquet(out)
-    assert made["age"].dtype == "int8"
-    np.testing.assert_allclose(made["wage"].dropna().sort_values(), real["wage"].dropna().sort_values())
+    assert made["age"].dtype == "Int8", "rare ages are missing"
+    np.testing.assert_allclose(made["wage"].quantile([0.1, 0.5, 0.9]), real["wage"].quantile([0.1, 0.5, 0.9]), rtol=0.1)
 
 
 def test_numbers_with_an_exponent_are_numbers() -> None:
@@ -240,6 +241,16 @@ def test_a_function_of_ones_own_promises_no_same_rows(
     said = generate(tmp_path / "s.parquet", "--rows=7", generator="own_generator:make")
     assert len(pd.read_parquet(tmp_path / "s.parquet")) == 7
     assert "callable does not guarantee the same rows for the same seed" in said.err
+
+
+def test_values_of_few_people_are_replaced_before_training(command: Command, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    contact = np.where(rng.random(600) < 0.05, [f"name{i}@x.org" for i in range(600)], rng.choice(list("abc"), 600))
+    pd.DataFrame({"contact": contact, "x": rng.integers(0, 9, 600)}).to_csv(tmp_path / "rows.csv", index=False)
+    out = tmp_path / "made.csv"
+    said = command("generate", f"--data={tmp_path / 'rows.csv'}", "--generator=synthpop", f"--out={out}")
+    assert set(pd.read_csv(out)["contact"]) == {"a", "b", "c", "other"}
+    assert "Values that fewer than 5 people have are published as" in said.err
 
 
 # --- rejected input ---------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from privacy_assets.errors import ConfigError
+from privacy_assets.errors import ConfigError, InputError
 from privacy_assets.tables.canonical import real_tables, without_rare_values
 from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.rare import has_fine_resolution, real_schema, replaced_cells
@@ -63,7 +63,7 @@ def test_the_categories_that_fewer_people_have_are_replaced(k: int, rows_each: i
     assert shown["code"].tolist() == expected.tolist()
     rule = new["train"].rules["code"]
     assert set(rule.frequent) == set(held.index[held >= k])
-    assert rule.cells == (expected == "other").sum() and rule.share == pytest.approx((expected == "other").mean())
+    assert (rule.cells, rule.rows) == ((expected == "other").sum(), N)
 
 
 def test_a_rare_code_becomes_its_longest_frequent_prefix() -> None:
@@ -178,6 +178,56 @@ def test_neither_the_order_of_rows_nor_more_rows_of_a_person_change_the_rule() -
         assert (rule.frequent, rule.replaced, rule.low, rule.high, rule.precision) == (
             other[name].frequent, other[name].replaced, other[name].low, other[name].high, other[name].precision,
         )  # fmt: skip
+
+
+def test_a_common_value_does_not_make_a_column_coarse() -> None:
+    """More than half pay a flat fee or come at midnight. The other values belong to one person each."""
+    rng = np.random.default_rng(0)
+    flat = rng.random(N) < 0.55
+    times = pd.Timestamp("2024-01-01") + pd.to_timedelta(np.where(flat, 0, rng.integers(0, 10**7, N)), unit="s")
+    frame = pd.DataFrame({"fee": np.where(flat, 20.0, np.round(rng.lognormal(6, 1, N), 2)), "at": times})
+    new, shown = replaced(frame)
+    own = frame.loc[~flat]
+    assert not shown["at"].isin(own["at"]).any() and (shown["fee"].isin(own["fee"])).mean() < 0.01
+    assert (shown.loc[flat, "fee"] == 20).all() and (shown.loc[flat, "at"] == times.min()).all()
+
+
+@pytest.mark.parametrize("few", [[3.25, 9e6], [3.25, 4.75]])
+def test_the_value_that_nearly_everybody_has_is_kept(few: list[float]) -> None:
+    frame = pd.DataFrame({"v": [1_234_567.25] * (N - 2) + few, "w": [1_234.5] * N})
+    _, shown = replaced(frame)
+    assert set(shown["v"]) == {1_234_567.25} and set(shown["w"]) == {1_234.5}
+
+
+@pytest.mark.parametrize("filled", [5, 7, 9])
+def test_numbers_of_fewer_than_twice_as_many_people_are_missing(filled: int) -> None:
+    rng = np.random.default_rng(filled)
+    times = pd.Series(pd.NaT, index=range(N), dtype="datetime64[us]")
+    times[:filled] = pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.integers(0, 10**7, filled), unit="s")
+    frame = pd.DataFrame({"t": times, "x": [*rng.normal(size=filled), *[np.nan] * (N - filled)], "y": np.arange(N) % 9})
+    new, shown = replaced(frame)
+    assert shown["t"].isna().all() and shown["x"].isna().all() and "'t', 'x'" in " ".join(new["train"].notes)
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "Asia/Kolkata", "UTC"])
+def test_days_and_months_are_those_of_the_clock_of_a_zone(zone: str) -> None:
+    rng = np.random.default_rng(0)
+    clock = pd.Series(pd.Timestamp("1960-01-01") + pd.to_timedelta(rng.integers(0, 2 * 10**9, N), unit="s"))
+    frame = pd.DataFrame({"t": clock.dt.tz_localize(zone, ambiguous="NaT", nonexistent="shift_forward")}).dropna()
+    _, shown = replaced(frame.reset_index(drop=True))
+    found = shown["t"].dt.tz_convert(zone)
+    assert (found.dt.day == 1).all() and (found.dt.normalize() == found).all()
+
+
+def test_declared_prefixes_lead_past_the_stop_on_rare_codes() -> None:
+    frame = pd.DataFrame({"code": [f"A{i % 3}.{i // 4}" for i in range(N)]})
+    with pytest.raises(InputError, match=r"rare_values: \{column: \{prefix: \[5, 3, 1\]\}\}"):
+        replaced(frame)
+    new, shown = replaced(frame, rare_values={"code": {"prefix": [2]}})
+    assert set(shown["code"]) == {"A0", "A1", "A2"} and "prefix" not in " ".join(new["train"].notes)
+    number = pd.DataFrame({"code": np.arange(N) % 50})
+    with pytest.raises(ConfigError, match="rare_values: column 'code' has no text"):
+        replaced(number, rare_values={"code": {"prefix": [2]}})
 
 
 @pytest.mark.parametrize("n", [1, 2, 4])
