@@ -24,7 +24,7 @@ from privacy_assets.tables.schema import ColumnSchema, TableSchema, yaml_text
 
 OTHER = "other"
 FINE = 0.5  # minimum share of people with a value of their own in a column of fine resolution
-_COMMON = 0.2  # minimum share of people that have a common value, such as 0, which counts neither way
+_COMMON = 0.2  # share of people above which a value is common, such as 0; rounding ignores it
 NOTED = 0.2  # share of replaced rows above which the note suggests a hierarchy
 _PREFIXES = (5, 3, 1)  # suggested lengths
 _COARSER = (*reversed(list(UNITS)), MONTH, YEAR)  # from the finest unit of time to the coarsest
@@ -283,26 +283,27 @@ def _candidates(column: ColumnSchema, whole: Column) -> list[Precision]:
     return [*start, *range(own, min(first, own) - 1, -1)]
 
 
-def _is_fine(cells: np.ndarray, people: np.ndarray) -> bool:
-    """Return True if at least half of the people have a value that nobody else has, common values left out."""
+def _is_fine(cells: np.ndarray, people: np.ndarray, common: float = _COMMON) -> bool:
+    """Return True if at least half of the people have a value that nobody else has.
+
+    People who only have values that a share of ``common`` of the people have are left out.
+    """
     codes, different = pd.factorize(cells)
     held = count_holders(codes, people, len(different))
-    others = people[(held < _COMMON * len(np.unique(people)))[codes]]
+    others = people[(held <= common * len(np.unique(people)))[codes]]
     alone = len(np.unique(people[(held == 1)[codes]]))
     return alone > 0 and alone >= FINE * len(np.unique(others))
 
 
 def has_fine_resolution(column: Column, people: np.ndarray) -> bool:
-    """Return True if at least half of the people have a value that nobody else has.
-
-    Missing values, and those that a fifth of the people have, such as 0, are left out.
+    """Return True if at least half of the people who have a value have one that nobody else has.
 
     Args:
         column: Numbers or times of the stacked real tables.
         people: Subject of each row (n,).
     """
     there = ~column.missing
-    return bool(there.any()) and _is_fine(column.cells[there], people[there])
+    return bool(there.any()) and _is_fine(column.cells[there], people[there], common=1.0)
 
 
 def _step(column: ColumnSchema, precision: Precision, value: float, width: float) -> int | float | str:
