@@ -196,7 +196,7 @@ class ValueDisclosure(Metric):
             at_most=0.005,
             bound="significant",
             source="significant at 99 % over all columns jointly; tolerates independent columns with values of train"
-            " (0 of 273 releases of 49 tables; see the lab report on rare values)",
+            " (0 of 246 releases of 49 tables; see the lab report on rare values)",
         ),
         Limit(
             "value_disclosure.generated_excess",

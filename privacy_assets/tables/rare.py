@@ -41,7 +41,8 @@ class ColumnRule:
         high: Largest published number or time. None: there is no bound.
         reach: Range within which numbers and times beyond ``low`` and ``high`` are set to these. The contract of the
             columns rejects others.
-        hidden: True for numbers and times that fewer than ``min_holders`` people have: all become missing.
+        hidden: True for numbers and times that fewer than twice ``min_holders`` people have, or whose bounds cross: all
+            become missing.
         precision: Precision of published numbers and times.
         own: Precision of the real values, to which others are rounded first, so that digits below it have no effect.
         cells: Number of replaced cells in the real tables, without rounded ones.
