@@ -9,6 +9,7 @@ rare number of a closed column the nearest frequent one. Numbers and times are c
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -220,18 +221,19 @@ def _shortened(
 def _measured(column: ColumnSchema, whole: Column, people: np.ndarray, min_holders: int) -> ColumnRule:
     found = ColumnRule(precision=column.precision, own=column.precision)
     hidden = replace(found, hidden=True, cells=len(whole))
-    if len(np.unique(people)) < 2 * min_holders:  # the bounds would cross
+    if _count(people) < 2 * min_holders:  # the bounds would cross
         return hidden
     precision = _published_precision(column, whole, people, min_holders)
-    cells, codes = whole.cells, pd.factorize(people)[0]
-    tops, bottoms = _per_person(np.maximum, cells, codes), _per_person(np.minimum, cells, codes)
+    cells, order = whole.cells, np.argsort(people, kind="stable")
+    starts = np.flatnonzero(np.diff(people[order], prepend=-1))
+    tops, bottoms = (ends.reduceat(cells[order], starts) for ends in (np.maximum, np.minimum))
     at_high, at_low = np.sort(tops)[-min_holders].item(), np.sort(bottoms)[min_holders - 1].item()
     first, last = cells.min().item(), cells.max().item()
 
     def bound(value: Any, end: Any, rounded_inwards: Callable[[Any, Any], Any]) -> Any:
         if value == end:
             return None
-        shared = len(np.unique(people[cells == value])) >= min_holders
+        shared = _count(people[cells == value]) >= min_holders
         return value if shared else rounded_inwards(value, _step(column, precision, value, at_high - at_low))
 
     low, high = bound(at_low, first, _rounded_up), bound(at_high, last, _rounded_down)
@@ -246,13 +248,6 @@ def _measured(column: ColumnSchema, whole: Column, people: np.ndarray, min_holde
     )  # fmt: skip
 
 
-def _per_person(function: Any, cells: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    order = np.argsort(codes, kind="stable")
-    starts = np.flatnonzero(np.diff(codes[order], prepend=-1))
-    extremes: np.ndarray = function.reduceat(cells[order], starts)
-    return extremes
-
-
 def _published_precision(column: ColumnSchema, whole: Column, people: np.ndarray, min_holders: int) -> Precision:
     """Return the precision to publish.
 
@@ -260,17 +255,20 @@ def _published_precision(column: ColumnSchema, whole: Column, people: np.ndarray
     of the people have a value of their own, whichever is coarser.
     """
     candidates = _candidates(column, whole)
-    chosen = candidates[0]
-    for coarser in candidates[1:]:
-        changed = rounded(whole, replace(column, precision=coarser)).cells != whole.cells
-        need = len(np.unique(people[changed]))
+    at = 0
+    for coarser in range(1, len(candidates)):
+        changed = rounded(whole, replace(column, precision=candidates[coarser])).cells != whole.cells
+        need = _count(people[changed])
         if need >= min_holders:
             break
-        chosen = coarser if need else chosen
-    at, last = candidates.index(chosen), len(candidates) - 1
-    while at < last and _is_fine(rounded(whole, replace(column, precision=candidates[at])).cells, people):
-        at += 1
-    return candidates[at]
+        at = coarser if need else at
+
+    def is_coarse(precision: Precision) -> bool:
+        return not _is_fine(rounded(whole, replace(column, precision=precision)).cells, people)
+
+    if is_coarse(candidates[at]):
+        return candidates[at]
+    return candidates[min(bisect_left(candidates, True, at + 1, key=is_coarse), len(candidates) - 1)]
 
 
 def _candidates(column: ColumnSchema, whole: Column) -> list[Precision]:
@@ -287,13 +285,23 @@ def _candidates(column: ColumnSchema, whole: Column) -> list[Precision]:
 def _is_fine(cells: np.ndarray, people: np.ndarray, common: float = _COMMON) -> bool:
     """Return True if at least half of the people have a value that nobody else has.
 
-    People who only have values that a share of ``common`` of the people have are left out.
+    People who only have values that a share of ``common`` of the people have are left out. ``people`` are codes.
     """
     codes, different = pd.factorize(cells)
-    held = count_holders(codes, people, len(different))
-    others = people[(held <= common * len(np.unique(people)))[codes]]
-    alone = len(np.unique(people[(held == 1)[codes]]))
-    return alone > 0 and alone >= FINE * len(np.unique(others))
+    owner, shared = np.empty(len(different), dtype=np.int64), np.zeros(len(different), dtype=bool)
+    owner[codes] = people  # one of the people with each value
+    shared[codes[owner[codes] != people]] = True
+    most = common * _count(people)
+    known = np.zeros(len(different), dtype=bool)
+    for code in np.flatnonzero(np.bincount(codes, minlength=len(different)) > most):
+        known[code] = _count(people[codes == code]) > most
+    alone = _count(people[~shared[codes]])
+    return alone > 0 and alone >= FINE * _count(people[~known[codes]])
+
+
+def _count(people: np.ndarray) -> int:
+    """Return the number of different codes."""
+    return int(np.count_nonzero(np.bincount(people))) if len(people) else 0
 
 
 def has_fine_resolution(column: Column, people: np.ndarray) -> bool:
