@@ -135,17 +135,21 @@ class Locks:
         """
         return dict(self._entries(table).get("columns", {})) if records(self._log(table), _LOG) else {}
 
-    def published_values(self, table: str, min_holders: int) -> dict[str, list[Any]]:
+    def published_values(self, table: str, min_holders: int, subject: str | None) -> dict[str, list[Any]]:
         """Return the values that releases of ``table`` may contain, by column.
 
-        {} if the list is not signed by a trusted key, or was made for fewer holders.
+        {} if the list is not signed by a trusted key, or was made for fewer holders or other subjects.
         """
         known = self._entries(table, _VALUES)
-        return dict(known["values"]) if known and known["min_holders"] >= min_holders else {}
+        fits = bool(known) and known["min_holders"] >= min_holders and known.get("subject") == subject
+        return dict(known["values"]) if fits else {}
 
-    def sign_values(self, table: str, min_holders: int, values: Mapping[str, Sequence[Any]]) -> None:
+    def sign_values(
+        self, table: str, min_holders: int, subject: str | None, values: Mapping[str, Sequence[Any]]
+    ) -> None:
         """Store the values that releases of ``table`` may contain, by column, in a private file."""
-        entries = {"min_holders": min_holders, "values": {name: list(known) for name, known in values.items()}}
+        listed = {name: list(known) for name, known in values.items()}
+        entries = {"min_holders": min_holders, "subject": subject, "values": listed}
         if self._entries(table, _VALUES) != entries:
             target = ReleaseTarget(table)
             put_atomic(self.file(table, _VALUES), self._sealed("lock", target, {"entries": entries, "reason": ""}).data)

@@ -67,7 +67,8 @@ class Grid:
             return None
         step, parts = 1.0, 1.0
         if column.kind == "datetime":
-            step, parts = float(UNITS[str(column.precision or "microsecond")]), float(UNITS["day"])
+            unit = str(column.precision or "microsecond")
+            step, parts = float(UNITS.get(unit, UNITS["day"])), float(UNITS["day"])  # months and years are days here
         elif column.kind == "numeric":
             decimals = _decimals(column, known)
             step, parts = 10.0 ** max(-decimals, 0), 10.0 ** max(decimals, 0)

@@ -256,7 +256,8 @@ def split(run: TableRun, name: str, values: Values) -> StepResult:
         run.check({"source": source})
         rows = split_rows(source, run.deployment.key("split"), table.shares)
         parts = {role: source.take(chosen).map(Column.compact) for role, chosen in rows.items()}
-    columns, known = contract_of(parts["train"].schema), gate.locks.published_values(run.target.table, min_holders)
+    columns, subject = contract_of(parts["train"].schema), table.spec.data.subject
+    known = gate.locks.published_values(run.target.table, min_holders, subject)
     bounded = [] if table.generator is None else table.generator.settings().get("bounds") or []
     parts = without_rare_values(parts, min_holders, table.declared, known, bounded)
     result = run.sign(parts)
@@ -264,7 +265,7 @@ def split(run: TableRun, name: str, values: Values) -> StepResult:
     gate.locks.sign(run.target.table, entries)
     frequent = {name: rule.frequent for name, rule in parts["train"].rules.items() if rule.frequent}
     values = {name: sorted({*known.get(name, ()), *frequent.get(name, ())}) for name in {**known, **frequent}}
-    gate.locks.sign_values(run.target.table, min_holders, values)
+    gate.locks.sign_values(run.target.table, min_holders, subject, values)
     return result
 
 

@@ -28,6 +28,7 @@ FINE = 0.5  # minimum share of people with a value of their own in a column of f
 _COMMON = 0.2  # share of people above which a value is common, such as 0; rounding ignores it
 NOTED = 0.2  # share of replaced rows above which the note suggests a hierarchy
 _PREFIXES = (5, 3, 1)  # suggested lengths
+_MOST_DECIMALS = 300  # a power of ten beyond it is no float
 _COARSER = (*reversed(list(UNITS)), MONTH, YEAR)  # from the finest unit of time to the coarsest
 
 
@@ -172,7 +173,7 @@ def _closed(
     else:
         instead = {value: min(frequent, key=lambda near: (abs(near - value), near)) for value in rare}
     cells = int(np.isin(codes, np.flatnonzero([value in instead for value in values])).sum())
-    levels = {level for level in instead.values() if level not in (None, OTHER)}
+    levels = {level for level in instead.values() if level not in (None, OTHER)} | (set(rare) - set(instead))
     return ColumnRule(
         frequent=tuple(sorted({*frequent, *levels})),
         replaced=tuple(instead.items()),
@@ -214,8 +215,8 @@ def _shortened(
         starts, found = pd.factorize(np.array([value[:length] for value in values], dtype=object))
         enough = count_holders(starts[codes], people, len(found)) >= min_holders
         frequent = {start for start, is_enough in zip(found, enough, strict=True) if is_enough or start in known}
-        instead |= {value: value[:length] for value in rare if len(value) > length and value[:length] in frequent}
-    return instead
+        instead |= {value: value[:length] for value in rare if len(value) >= length and value[:length] in frequent}
+    return {value: level for value, level in instead.items() if value != level}  # a code may be a frequent prefix
 
 
 def _measured(column: ColumnSchema, whole: Column, people: np.ndarray, min_holders: int) -> ColumnRule:
@@ -234,7 +235,11 @@ def _measured(column: ColumnSchema, whole: Column, people: np.ndarray, min_holde
         if value == end:
             return None
         shared = _count(people[cells == value]) >= min_holders
-        return value if shared else rounded_inwards(value, _step(column, precision, value, at_high - at_low))
+        inwards = value if shared else rounded_inwards(value, _step(column, precision, value, at_high - at_low))
+        if column.kind != "numeric":
+            return inwards
+        stored = rounded(Column(column.name, column.kind, np.array([inwards])), replace(column, precision=None))
+        return stored.cells[0].item()  # as a float32 column has it
 
     low, high = bound(at_low, first, _rounded_up), bound(at_high, last, _rounded_down)
     if low is not None and high is not None and low > high:
@@ -277,7 +282,7 @@ def _candidates(column: ColumnSchema, whole: Column) -> list[Precision]:
         return list(_COARSER[_COARSER.index(str(column.precision)) :]) if column.precision in _COARSER else [None]
     largest = float(np.abs(whole.cells.astype(np.float64)).max(initial=0.0))
     first = -math.floor(math.log10(largest)) if largest > 0 else 0
-    own = column.precision if isinstance(column.precision, int) else max(first + 15, 0)
+    own = column.precision if isinstance(column.precision, int) else min(max(first + 15, 0), _MOST_DECIMALS)
     start: list[Precision] = [] if isinstance(column.precision, int) else [column.precision]
     return [*start, *range(own, min(first, own) - 1, -1)]
 

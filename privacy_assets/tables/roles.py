@@ -94,16 +94,16 @@ def certain_identifiers(texts: Iterable[str]) -> tuple[str, np.ndarray]:
         texts: Distinct strings (n,); their number and length are not limited.
 
     Returns:
-        "e-mail addresses", "bank account numbers", or "" for neither; and True for the strings of this form, (n,).
+        "e-mail addresses", else "bank account numbers", or "" for neither; and True for strings of either form, (n,).
     """
     given = _normalised(texts)
     with_at = pc.match_substring_regex(given, rf"(?i){_AT}|{_SPACED_AT}").to_numpy(zero_copy_only=False)
     if with_at.any():
         with_at[with_at] = pc.match_substring_regex(given.filter(with_at), _EMAIL).to_numpy(zero_copy_only=False)
-    if with_at.any():
-        return "e-mail addresses", with_at
     likely = pc.match_substring_regex(given, _MAYBE_IBAN).to_numpy(zero_copy_only=False)
-    return ("bank account numbers" if _hold_ibans(given.filter(likely).to_pylist()) else ""), likely
+    ibans = _hold_ibans(given.filter(likely).to_pylist())
+    what = "e-mail addresses" if with_at.any() else "bank account numbers" if ibans else ""
+    return what, with_at | (likely & ibans)
 
 
 def _normalised(texts: Iterable[str]) -> pa.Array:

@@ -71,7 +71,8 @@ def deployment(folder: Path) -> Deployment:
 
 def steps(folder: Path, until: str = "sample", **given: Any) -> tuple[TableRun, dict[str, Any]]:
     """Run the steps of the table ``people``, and return its values."""
-    spec = TableSpec(name="people", subject="pid", evaluation={"metrics": ["dcr"], "embedder": False}, **given)
+    given["data"] = {"subject": "pid", **given["data"]}
+    spec = TableSpec(name="people", evaluation={"metrics": ["dcr"], "embedder": False}, **given)
     of = TableRun(ResolvedTable.of(spec), deployment(folder), ReleaseTarget("people"))
     values: dict[str, Any] = {}
     for step in ("split",) if of.table.external else ("read", "split", "fit"):
@@ -201,3 +202,15 @@ def test_the_list_of_a_night_is_the_last_one_and_the_new_values(tmp_path: Path) 
         _, values = steps(tmp_path, data={"source": tmp_path / "rows.parquet"}, policy=policy)
         published.append(values["train"].rules["v"].frequent)
     assert published == [("a", "b"), ("a", "b", "c"), ("a", "b"), ("a", "b", "c", "d"), ("a", "c")]
+
+
+def test_the_list_is_of_the_same_people(tmp_path: Path) -> None:
+    """Nine rows of one person have "z". If each row was a person before, it was no value of several people."""
+    rows_of = pd.DataFrame({"pid": ["p0"] * 9 + [f"p{i}" for i in range(9, N)], "x": np.arange(N) % 9})
+    rows_of.assign(v=["z"] * 9 + ["a"] * (N - 9)).to_parquet(tmp_path / "rows.parquet")
+    found = []
+    for data in ({"subject": {"each_row": True}, "drop": ["pid"]}, {"subject": "pid"}):
+        spec = {"data": {"source": tmp_path / "rows.parquet", **data}, "policy": LENIENT}
+        _, values = steps(tmp_path, **spec)
+        found.append(values["train"].rules["v"].frequent)
+    assert found == [("a", "z"), ("a",)]

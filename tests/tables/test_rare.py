@@ -78,6 +78,26 @@ def test_a_rare_code_becomes_its_longest_frequent_prefix() -> None:
     assert {3, 5} <= set(shown["code"].str.len())
 
 
+def test_a_rare_code_that_is_a_frequent_prefix_is_kept_by_every_application() -> None:
+    values = ["J45"] * 2 + ["J45.1"] * 3 + ["J45.2"] * 4 + ["K01.1"] * 1_000 + ["L9"] * 3
+    new, shown = replaced(pd.DataFrame({"code": values}), rare_values={"code": {"prefix": [3]}})
+    assert shown["code"].tolist() == ["J45"] * 9 + ["K01.1"] * 1_000 + ["other"] * 3
+    rule, schema = new["train"].rules["code"], new["train"].schema["code"]
+    assert rule.apply(new["train"]["code"], schema).equals(new["train"]["code"])
+
+
+def test_a_copy_of_a_short_float_at_the_bound_is_a_copy() -> None:
+    frame = pd.DataFrame({"x": np.random.default_rng(0).normal(size=N).astype("float32"), "y": np.arange(N) % 9})
+    new, shown = replaced(frame)
+    again = Table.of(shown, new["train"].schema, where="s", synthetic=True)
+    assert set(again["x"].cells) <= {cell for table in new.values() for cell in table["x"].cells}
+
+
+def test_tiny_numbers_have_a_rule() -> None:
+    _, shown = replaced(pd.DataFrame({"x": np.random.default_rng(0).normal(size=N) * 1e-300, "y": np.arange(N) % 9}))
+    assert np.isfinite(shown["x"]).all()
+
+
 @pytest.mark.parametrize(
     ("values", "kinds", "expected"),
     [
