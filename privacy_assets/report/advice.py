@@ -182,7 +182,12 @@ ADVICE: dict[str, Advice] = {  # by cause
     ),
 }
 _ANY_LEAK = "any leak"
-_LEAKS: tuple[Cause, ...] = ("copied rows", "over-fitting", "rare values")  # the first one present explains the others
+_LEAKS: tuple[Cause, ...] = (
+    "copied rows",
+    "over-fitting",
+    "rare values",
+    "values of one person",
+)  # the first one present explains the others
 
 
 def advice(outcomes: Iterable[LimitOutcome], configuration: Iterable[Protection] = ()) -> list[dict[str, Any]]:

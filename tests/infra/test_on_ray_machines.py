@@ -96,7 +96,7 @@ def test_a_cluster_that_is_not_there_is_named() -> None:
     with pytest.raises(ConfigError, match="no Ray cluster is connected"):
         RayWorkers().run(str, [1, 2])
     for address in ("127.0.0.1:1", "ray://127.0.0.1:1", "ray://127.0.0.1", "", "foo:bar"):
-        with pytest.raises(ConfigError, match=f"no Ray cluster at '{address}'. Fix: give auto"), on_ray(address):
+        with pytest.raises(ConfigError, match=f"no Ray cluster at '{address}'. Fix: pass auto"), on_ray(address):
             pass
     with pytest.raises(ConfigError, match="retries must be at least 0"):
         RayWorkers(retries=-1)
