@@ -28,7 +28,7 @@ class Attestation:
     Attributes:
         target: Table and partition.
         sha256: SHA-256 of the file.
-        content: Keyed fingerprint of the rows, independent of their order.
+        content: Keyed fingerprint of the rows before rare values were replaced, independent of their order.
         policy: Policy with its limits.
         policy_digest: Digest of the policy.
         verdict: "pass", "fail" or "not_assessable".

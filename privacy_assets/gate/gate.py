@@ -244,6 +244,7 @@ class Gate:
         filtered: Mapping[str, Any] | None = None,
         generator: Mapping[str, Any] | None = None,
         replaced: Mapping[str, int] = MappingProxyType({}),
+        before: Table | None = None,
     ) -> tuple[Snapshot, SignedRecord]:
         """Write a synthetic table to the private folder, and sign its content and origin.
 
@@ -256,6 +257,8 @@ class Gate:
             filtered: See ``filter`` of :class:`.Snapshot`.
             generator: See :class:`.Snapshot`.
             replaced: See :class:`.Snapshot`.
+            before: Rows before rare values were replaced, by which failures and attempts are remembered: what is
+                replaced depends on the real tables. None: ``table``.
 
         Returns:
             The snapshot and its signed record.
@@ -264,7 +267,8 @@ class Gate:
         frame = table.to_published_frame()
         folder, order = private_folder(self._snapshots(target)), derive_key(self.content_key, "order of rows")
         path, sha256 = write_snapshot(frame, folder, order)
-        content = keyed_fingerprint(lasting_fingerprint(frame), self.content_key)
+        known = frame if before is None else before.to_published_frame()
+        content = keyed_fingerprint(lasting_fingerprint(known), self.content_key)
         dtypes = {name: str(frame[name].dtype) for name in frame.columns}
         snapshot = Snapshot(target, path, sha256, len(frame), train, content, dtypes, filtered, generator, replaced)
         return snapshot, seal(snapshot.statement(), self.key)

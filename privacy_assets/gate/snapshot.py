@@ -45,8 +45,8 @@ class Snapshot:
         sha256: SHA-256 of its bytes.
         rows: Number of rows.
         train: Keyed fingerprint of the training rows.
-        content: Keyed fingerprint of the synthetic rows, independent of row order and file format. Failures are
-            recorded under it.
+        content: Keyed fingerprint of the synthetic rows before rare values were replaced, independent of row order and
+            file format. Failures are recorded under it.
         dtypes: pandas dtypes by column, which the file does not contain.
         filter: None if there are no filters. Otherwise: "filters" (settings by name), "inputs" (keyed fingerprints of
             the real tables, by role), "drawn" and "dropped" (numbers of rows), "dropped_by" (by filter) and "before"

@@ -308,7 +308,7 @@ def sample(run: TableRun, name: str, values: Values) -> StepResult:
         check_known_categories(rows, [table.without_subject() for table in tables.values()], where="synthetic")
     counts = {name: replaced_cells(rule, made.rows[name], rows.schema[name]) for name, rule in rules.items()}
     replaced = {name: count for name, count in counts.items() if count}
-    snapshot, sealed = run.gate.take_snapshot(rows, run.target, train, made.filter, made.generator, replaced)
+    snapshot, sealed = run.gate.take_snapshot(rows, run.target, train, made.filter, made.generator, replaced, made.rows)
     return StepResult({"synthetic": sealed}, Synthetic(rows, snapshot, sealed, made.metadata))
 
 

@@ -201,7 +201,7 @@ def test_route_53_what_the_instance_forgets(api: Api, failed: str, act: Act) -> 
     for run in act(api, failed):
         assert "policy does not hold" in api.why(run)
     assert api.attempts("leaky") == 1  # the same rows
-    assert list(ReleaseStore(api.root / "releases").places("leaky")) == []
+    assert list(ReleaseStore(api.root / "releases").targets("leaky")) == []
 
 
 @pytest.mark.slow
@@ -218,4 +218,4 @@ def test_route_53_a_dynamic_partition_that_is_deleted_and_added(api: Api) -> Non
         assert "policy does not hold" in api.why(run)
     assert "no such partition" in api.why(api.execute_again(first, "ALL_STEPS", {KEY: "east"}))
     assert api.attempts("leaky_shops") == 1
-    assert list(ReleaseStore(api.root / "releases").places("leaky_shops")) == []
+    assert list(ReleaseStore(api.root / "releases").targets("leaky_shops")) == []
