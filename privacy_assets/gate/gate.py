@@ -257,8 +257,8 @@ class Gate:
             filtered: See ``filter`` of :class:`.Snapshot`.
             generator: See :class:`.Snapshot`.
             replaced: See :class:`.Snapshot`.
-            before: Rows before rare values were replaced, by which failures and attempts are remembered: what is
-                replaced depends on the real tables. None: ``table``.
+            before: Rows before rare values were replaced, by which failures and attempts are remembered: the
+                replacement depends on the real tables. None: ``table``.
 
         Returns:
             The snapshot and its signed record.

@@ -190,7 +190,7 @@ def rounded(column: Column, schema: ColumnSchema) -> Column:
     """Round a column to the precision in ``schema``, half to even.
 
     Values at this precision remain bit-identical, except that -0.0 becomes 0.0. Missing values are kept. Months and
-    years are rounded down. Days, months and years of times with a time zone are those of its clock.
+    years are rounded down. Times with a time zone are rounded to days, months and years of its clock.
     """
     cells = column.cells
     if column.kind == "numeric":

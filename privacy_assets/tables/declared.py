@@ -180,8 +180,8 @@ class Declared:
 def _listed(name: str, given: Any) -> tuple[Any, str]:
     """Return the allowed values of a column, and the source of a public list, "" for others.
 
-    ``given`` is a list of values, or ``{values: [...], source: text}`` or ``{file: path, source: text}``. The values of
-    a file are those of its first column, below a header.
+    ``given`` is a list of values, or ``{values: [...], source: text}`` or ``{file: path, source: text}``. A file
+    has a header, and the values are in its first column.
     """
     if not isinstance(given, Mapping):
         return given, ""

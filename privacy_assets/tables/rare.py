@@ -28,13 +28,13 @@ FINE = 0.5  # minimum share of people with a value of their own in a column of f
 _COMMON = 0.2  # share of people above which a value is common, such as 0; rounding ignores it
 NOTED = 0.2  # share of replaced rows above which the note suggests a hierarchy
 _PREFIXES = (5, 3, 1)  # suggested lengths
-_MOST_DECIMALS = 300  # a power of ten beyond it is no float
+_MOST_DECIMALS = 300  # larger powers of ten overflow a float
 _COARSER = (*reversed(list(UNITS)), MONTH, YEAR)  # from the finest unit of time to the coarsest
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnRule:
-    """What is published instead of the rare values of a column.
+    """Rule that replaces the rare values of a column.
 
     Attributes:
         frequent: Values of a closed column that may be published: strings, or numbers as stored in cells.
@@ -288,7 +288,7 @@ def _candidates(column: ColumnSchema, whole: Column) -> list[Precision]:
 
 
 def _is_fine(cells: np.ndarray, people: np.ndarray, common: float = _COMMON) -> bool:
-    """Return True if at least half of the people have a value that nobody else has.
+    """Return True if at least half of the people have a value that no other person has.
 
     People who only have values that a share of ``common`` of the people have are left out. ``people`` are codes.
     """
@@ -310,7 +310,7 @@ def _count(people: np.ndarray) -> int:
 
 
 def has_fine_resolution(column: Column, people: np.ndarray) -> bool:
-    """Return True if at least half of the people who have a value have one that nobody else has.
+    """Return True if at least half of the people who have a value have one that no other person has.
 
     Args:
         column: Numbers or times of the stacked real tables.

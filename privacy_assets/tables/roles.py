@@ -455,7 +455,7 @@ def _open_text(texts: np.ndarray, codes: np.ndarray, holders: np.ndarray, rows: 
     found, certain = certain_identifiers(texts)
     if found and certain[codes].sum() >= SHARE * rows:
         return found
-    if found:  # so few are rare values, which are replaced: see .rare
+    if found:  # rare values, which are replaced: see .rare
         texts, codes, holders = _selected(~certain, texts, codes, holders)
     telling = np.bincount(codes, minlength=len(texts)) < _FILLER * len(codes)
     if not telling.all() and telling.any():  # values other than placeholders

@@ -191,7 +191,7 @@ def test_evaluate_rejects_an_address_in_the_table() -> None:
 
 
 def test_the_list_of_a_night_is_the_last_one_and_the_new_values(tmp_path: Path) -> None:
-    """On the second night three people have "b", on the third nobody has "c"; a higher threshold starts a new list."""
+    """On the second night three people have "b", on the third no person has "c"; a higher k starts a new list."""
     first = pd.DataFrame({"pid": [f"p{i}" for i in range(N)], "x": np.arange(N) % 9, "v": ["a"] * 1400 + ["b"] * 100})
     later = first.assign(v=["a"] * 1400 + ["b"] * 3 + ["c"] * 94 + ["d"] * 3)
     again = first.assign(v=["a"] * 1400 + ["b"] * 3 + ["c"] * 3 + ["d"] * 94)
@@ -205,7 +205,7 @@ def test_the_list_of_a_night_is_the_last_one_and_the_new_values(tmp_path: Path) 
 
 
 def test_the_list_is_of_the_same_people(tmp_path: Path) -> None:
-    """Nine rows of one person have "z". If each row was a person before, it was no value of several people."""
+    """Nine rows of one person have "z". If each row was a person before, "z" had several holders."""
     rows_of = pd.DataFrame({"pid": ["p0"] * 9 + [f"p{i}" for i in range(9, N)], "x": np.arange(N) % 9})
     rows_of.assign(v=["z"] * 9 + ["a"] * (N - 9)).to_parquet(tmp_path / "rows.parquet")
     found = []

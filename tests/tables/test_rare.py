@@ -1,4 +1,4 @@
-"""The threshold rule: what is published instead of values that only a few people have."""
+"""The threshold rule: replacement of values that only a few people have."""
 
 from __future__ import annotations
 
