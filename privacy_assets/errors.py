@@ -384,7 +384,12 @@ def safe_repr(value: object) -> str:
     if not isinstance(value, str):
         return type(value).__name__
     text = str.__str__(value)  # bypasses overrides in subclasses
-    return repr(text) if len(text) <= _LONGEST_SHOWN and text.isprintable() else f"a string of {len(text)} characters"
+    return repr(text) if is_showable(text) else f"a string of {len(text)} characters"
+
+
+def is_showable(text: str) -> bool:
+    """Return True for short printable text: a long or multi-line string may be file content."""
+    return len(text) <= _LONGEST_SHOWN and text.isprintable()
 
 
 def is_transient(error: OSError) -> bool:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from privacy_assets.errors import ConfigError, PrivacyAssetsError, redact_foreign_errors, safe_repr
+from privacy_assets.errors import ConfigError, PrivacyAssetsError, is_showable, redact_foreign_errors, safe_repr
 from privacy_assets.generators.registry import DEFAULT_GENERATOR
 from privacy_assets.infra.objects import check_no_credentials, location, path_text
 from privacy_assets.infra.settings import Dict, Tuple, problem, read_yaml
@@ -366,7 +366,7 @@ def _check_texts(given: Any, part: str) -> None:
         except ConfigError as error:
             raise ConfigError(f"{part}: {error}") from None
     for name, value in inner:
-        _check_texts(value, name)
+        _check_texts(value, name if is_showable(name) else part)
 
 
 def _long(given: Mapping[str, Any], where: str) -> dict[str, Any]:
