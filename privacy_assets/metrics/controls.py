@@ -24,7 +24,16 @@ from privacy_assets.errors import ConfigError
 from privacy_assets.generators.copies import jittered
 from privacy_assets.infra.settings import DERIVED, InvalidSetting, Tuple, declared
 from privacy_assets.metrics.base import Metric, Question
-from privacy_assets.metrics.copies import Copies, advantages, coded, copied, partial_estimate, share_estimates
+from privacy_assets.metrics.copies import (
+    Copies,
+    SimilarRows,
+    advantages,
+    coded,
+    copied,
+    partial_estimate,
+    share_estimates,
+    similar_rows,
+)
 from privacy_assets.metrics.dcr import own_rows
 from privacy_assets.metrics.inputs import Budget, EvaluationInputs, target_rows
 from privacy_assets.metrics.membership_inference import MembershipInference
@@ -36,7 +45,7 @@ from privacy_assets.stats.estimates import Estimate, MetricResult, StatisticSpec
 from privacy_assets.stats.inference import DrawnLabels
 from privacy_assets.stats.intervals import clopper_pearson, ratio
 from privacy_assets.stats.subjects import MIN_SUBJECTS_PER_SIDE, Subjects
-from privacy_assets.tables.column import Column, row_ids
+from privacy_assets.tables.column import Column
 from privacy_assets.tables.encoding import EncodedTable
 from privacy_assets.tables.table import Table
 
@@ -105,14 +114,14 @@ class _Seen:
     """A simulated release and values derived from it.
 
     Attributes:
-        rows: Positions of its rows among all candidates.
+        similar: Similar rows of each attacked row.
         weights: Match weight of each attacked row.
         population: Attacked rows with scores.
         people: Subjects of the rows used by ``copies``.
         labels: Permuted membership labels.
     """
 
-    rows: np.ndarray
+    similar: SimilarRows
     weights: np.ndarray
     population: Population
     people: Subjects
@@ -143,9 +152,9 @@ class PlantedReleases:
         rows = target_rows(inputs, inputs.real_roles, budget, "copies.attacked")
         rows = np.arange(len(everyone.codes)) if rows is None else rows
         self._people = everyone if len(rows) == len(everyone.codes) else everyone.take(rows)
-        self._real, self._weights, self._codes = coded(inputs.real, candidates, rows)
-        *real, self._ids = row_ids([table.columns for table in (*inputs.real, candidates)], inputs.schema.names)
-        self._cells = np.concatenate(real)[rows]
+        real, self._weights, self._codes = coded(inputs.real, candidates, rows)
+        self._real, made = np.ascontiguousarray(real[:, rows]), self._made(np.arange(self._own))
+        self._similar = similar_rows(real, made, everyone.codes, rows, self._copies.max_holders)
         self._encoded, self._device = inputs.encoder.transform(candidates), inputs.device
         self._outliers = np.flatnonzero(apart_rows(self._population))
         pool = EncodedTable.stack([inputs.encoded("train"), inputs.encoded("holdout")])
@@ -154,6 +163,10 @@ class PlantedReleases:
             pool = EncodedTable.stack([pool, inputs.encoded("reference")])
         self._remote = pool.take(self._outliers)
         self._labels = DrawnLabels(self._people, controls.n_permutations, self._rng)
+
+    def _made(self, candidates: np.ndarray) -> np.ndarray:
+        """Return the codes of some candidates, (F, n)."""
+        return np.ascontiguousarray(self._codes[:, candidates])
 
     def _rows(self, dose: float) -> int:
         """Return the number of planted rows for a share ``dose`` of all rows."""
@@ -168,8 +181,8 @@ class PlantedReleases:
         """The synthetic table without planted rows."""
         from privacy_assets.metrics._kernels import best_weights
 
-        weights = best_weights(self._real, self._weights, np.ascontiguousarray(self._codes[:, : self._own]))
-        return _Seen(np.arange(self._own), weights, self._population, self._people, self._labels)
+        weights = best_weights(self._real, self._weights, self._made(np.arange(self._own)))
+        return _Seen(self._similar, weights, self._population, self._people, self._labels)
 
     @cached_property
     def held(self) -> list[Limit]:
@@ -191,16 +204,17 @@ class PlantedReleases:
 
     def _with(self, seen: _Seen, more: np.ndarray) -> _Seen:
         """Add candidates to a release."""
-        from privacy_assets.metrics._kernels import best_weights
+        from privacy_assets.metrics._kernels import best_weights, changed_cells
 
-        weights = best_weights(self._real, self._weights, np.ascontiguousarray(self._codes[:, more]))
+        made, nobody = self._made(more), np.full(len(more), -1, np.int64)
+        weights = best_weights(self._real, self._weights, made)
         near = nearest_rows(self._remote, self._encoded.take(more), device=self._device).distances[:, 0]
         score = seen.population.scores[_SCORE].copy()
         near = ratio(near, seen.population.neighbour[self._outliers])
         score[self._outliers] = np.minimum(score[self._outliers], near)
         return replace(
             seen,
-            rows=np.append(seen.rows, more),
+            similar=seen.similar.with_more(changed_cells(self._real, seen.people.codes, made, nobody)),
             weights=np.maximum(seen.weights, weights),
             population=replace(seen.population, scores={_SCORE: score}),
         )
@@ -226,8 +240,8 @@ class PlantedReleases:
             return outlier_matches(seen.population)
         if statistic == "copies.partial_advantage":
             return partial_estimate(advantages(seen.weights, people, difference), people)
-        found = copied(self._cells, self._ids[seen.rows], people, self._copies.max_holders, difference)
-        return share_estimates(found, people)[1]
+        shares = share_estimates(copied(seen.similar, people, difference), people)
+        return next(estimate for estimate in shares if statistic == f"copies.{estimate.name}")
 
 
 def plantable(inputs: EvaluationInputs, population: Population) -> dict[str, np.ndarray]:
@@ -238,7 +252,12 @@ def plantable(inputs: EvaluationInputs, population: Population) -> dict[str, np.
     return {kind: rows[: len(inputs.train)] for kind, rows in kinds.items()}
 
 
-_EVALUATED = ("membership_inference.outlier_matches", "copies.rare_share", "copies.partial_advantage")
+_EVALUATED = (
+    "membership_inference.outlier_matches",
+    "copies.copied_share",
+    "copies.changed_share",
+    "copies.partial_advantage",
+)
 _TEXT = {
     "exact": "copies of training rows",
     "jittered": "copies of training rows whose numbers moved by about a tenth of a standard deviation",
@@ -260,9 +279,10 @@ class Controls(Metric):
     """Smallest copy leak that the limits detect in this table, and how often they fail without a leak.
 
     Both use the code of ``copies`` and ``membership_inference.outlier_matches``, with the limits in force on
-    ``copies.rare_share``, ``copies.partial_advantage`` and ``membership_inference.outlier_matches``. The complete gate
-    checks more and detects at least as much. The statistics evaluate the gate, not the table: there is no default
-    limit, and a broken limit on them makes the release not assessable.
+    ``copies.copied_share``, ``copies.changed_share``, ``copies.partial_advantage`` and
+    ``membership_inference.outlier_matches``. The complete gate checks more and detects at least as much. The
+    statistics evaluate the gate, not the table: there is no default limit, and a broken limit on them makes the release
+    not assessable.
 
     Args:
         draws: Number of plantings of each kind.
