@@ -27,6 +27,7 @@ _WORST_FIRST: tuple[Status, ...] = ("fail", "not_assessable", "pass")
 _FIELDS = {key: key for key in ("name", "limits", "extends", "embedder", "part_of", "min_holders")}
 _FIELDS |= {"metrics": "settings"}
 MIN_HOLDERS = 5
+CANNOT_FAIL = "the limit cannot fail on this table: a verbatim copy of train does not break it"
 _DECIDED = 0.9  # targeted share of releases that are decided with the suggested number of subjects
 _NUMBER = "a finite number, and only one of at_most and at_least"
 
@@ -146,6 +147,8 @@ class LimitOutcome:
         measured: Number compared with the limit; NaN: not measured.
         reason: Explanation for readers.
         estimate: The statistic, or None if it was not computed.
+        can_fail: Whether a verbatim copy of train breaks the limit. None: the statistic does not measure copies, or no
+            copy was measured. A limit that cannot fail is no evidence.
     """
 
     limit: Limit
@@ -153,6 +156,7 @@ class LimitOutcome:
     measured: float
     reason: str
     estimate: Estimate | None
+    can_fail: bool | None = None
 
     @property
     def passed(self) -> bool:
@@ -177,6 +181,7 @@ class LimitOutcome:
             "passed": self.passed,
             "status": self.status,
             "reason": self.reason,
+            "can_fail": self.can_fail,
             "advice": "" if self.passed else self.limit.advice,
         }
 
@@ -309,9 +314,13 @@ class Policy:
 
         Returns:
             The verdict: "fail" if a limit is demonstrably broken, else "not_assessable" if a limit could not be
-            evaluated, else "pass".
+            evaluated, else "pass". Limits on copies are not assessable if not even a verbatim copy of train breaks one
+            of them.
         """
         outcomes = tuple(judge_limit(limit, results.get(limit.metric), attempt) for limit in self.limits)
+        on_copies = [one for one in outcomes if one.estimate is not None and one.estimate.question == "copies"]
+        if not any(one.can_fail for one in on_copies):
+            outcomes = tuple(_without_evidence(one) if one in on_copies else one for one in outcomes)
         statuses = {outcome.status for outcome in outcomes}
         return Verdict(next(status for status in _WORST_FIRST if status in statuses), outcomes)
 
@@ -361,6 +370,13 @@ def _tail(attempt: int, confidence: float) -> float:
     return 3 * (1 - confidence) / (math.pi * attempt) ** 2
 
 
+def _without_evidence(outcome: LimitOutcome) -> LimitOutcome:
+    """Return the outcome, not assessable if it passed and cannot fail."""
+    if not outcome.passed or outcome.can_fail is not False:
+        return outcome
+    return replace(outcome, status="not_assessable")
+
+
 def judge_limit(limit: Limit, result: MetricResult | None, attempt: int = 1) -> LimitOutcome:
     """Evaluate a limit. Every verdict is computed here.
 
@@ -373,6 +389,17 @@ def judge_limit(limit: Limit, result: MetricResult | None, attempt: int = 1) -> 
     Returns:
         The outcome. Missing evidence is "not_assessable".
     """
+    outcome = _judged(limit, result, attempt)
+    name = limit.statistic.partition(".")[2]
+    copy = () if result is None else tuple(one for one in result.on_copy if one.name == name)
+    if not copy:
+        return outcome
+    can_fail = _judged(limit, MetricResult(limit.metric, copy), 1).status == "fail"
+    reason = outcome.reason if can_fail or not outcome.passed else f"{outcome.reason}; {CANNOT_FAIL}"
+    return replace(outcome, can_fail=can_fail, reason=reason)
+
+
+def _judged(limit: Limit, result: MetricResult | None, attempt: int) -> LimitOutcome:
     name, found = limit.statistic.partition(".")[2], () if result is None else result.estimates
     estimate = next((estimate for estimate in found if estimate.name == name), None)
     if estimate is None:

@@ -230,7 +230,7 @@ def build_privacy_checks(
             inputs = with_shift_note(inputs)
             if tuned is not False:
                 inputs = attach_embedder(inputs, fit_embedder(inputs, **tuned))
-            results = without_shift(inputs, chosen, run_metrics(inputs, chosen), in_force.limits)
+            results = without_shift(inputs, chosen, run_metrics(inputs, chosen, in_force.limits), in_force.limits)
         from privacy_assets.report.advice import advice
 
         outcomes = in_force.judge(results).outcomes

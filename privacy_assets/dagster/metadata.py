@@ -385,6 +385,13 @@ def _attested(table: DagsterTable, found: Attested) -> Iterator[Any]:
         raise failure(refusal(found.policy_verdict, stated.remembered, first_remedy(found.report.advice)))
 
 
+def _status(outcome: LimitOutcome) -> str:
+    """Return the status of a limit in words."""
+    if outcome.passed and outcome.can_fail is False:
+        return "cannot fail on this table"
+    return outcome.status.replace("_", " ")
+
+
 def check_name(limit: Limit) -> str:
     """Return the name of the asset check of a limit."""
     return limit.key.replace(".", "_")
@@ -404,13 +411,16 @@ def limit_sentence(limit: Limit) -> str:
 def limit_result(
     asset: dg.AssetKey, outcome: LimitOutcome, advised: Sequence[Mapping[str, Any]] | None = None
 ) -> dg.AssetCheckResult:
-    """Return the check result of a limit; see :func:`limit_metadata` for ``advised``."""
+    """Return the check result of a limit; see :func:`limit_metadata` for ``advised``.
+
+    A limit that passed but cannot fail on this table gives a warning, which blocks nothing.
+    """
     return dg.AssetCheckResult(
         asset_key=asset,
         check_name=check_name(outcome.limit),
-        passed=outcome.passed,
-        severity=dg.AssetCheckSeverity.ERROR,
+        passed=outcome.passed and outcome.can_fail is not False,
+        severity=dg.AssetCheckSeverity.WARN if outcome.passed else dg.AssetCheckSeverity.ERROR,
         # No measured number, because alerts display the description.
-        description=f"{outcome.status.replace('_', ' ')}: {limit_rule(outcome.limit)}",
+        description=f"{_status(outcome)}: {limit_rule(outcome.limit)}",
         metadata=limit_metadata(outcome, advised),
     )

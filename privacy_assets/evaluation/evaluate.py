@@ -29,7 +29,7 @@ from privacy_assets.metrics.policies import (
     size_warning,
 )
 from privacy_assets.metrics.registry import METRICS, build_metric, default_metrics, metrics_reading
-from privacy_assets.policy import SHIPPED, Policy
+from privacy_assets.policy import SHIPPED, Limit, Policy
 from privacy_assets.report.report import Report
 from privacy_assets.stats.estimates import MetricResult
 from privacy_assets.tables.canonical import real_tables, synthetic_table
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 
 TableLike = Any  # path or dataframe (pandas, polars, DuckDB, Arrow, ...), see load
 MetricsLike = str | Iterable[str] | Mapping[str, Mapping[str, Any] | None]  # names, or settings by name
+_COPIED_PEOPLE = 2_000  # people of train in the verbatim copy that shows whether a limit can fail
 _BY_CHANCE = 1e-6  # probability of an overlap of train and an unseen holdout below which it is an error
 
 
@@ -164,7 +165,7 @@ def evaluate(
             inputs = replace(inputs, notes=(*inputs.notes, doubt))
         if tuned is not False:
             inputs = attach_embedder(inputs, fit_embedder(inputs, **tuned))
-        results = without_shift(inputs, chosen, run_metrics(inputs, chosen), in_force.limits)
+        results = without_shift(inputs, chosen, run_metrics(inputs, chosen, in_force.limits), in_force.limits)
     made = None
     if made_by is not None:
         protection = made_by.overfitting_protection()
@@ -459,12 +460,15 @@ def fit_embedder(inputs: EvaluationInputs, **settings: Any) -> Embedder:
     return train_embedder(real, inputs.schema, chosen, seed=inputs.seed, device=inputs.device, progress=inputs.progress)
 
 
-def run_metrics(inputs: EvaluationInputs, metrics: Mapping[str, Metric]) -> dict[str, MetricResult]:
+def run_metrics(
+    inputs: EvaluationInputs, metrics: Mapping[str, Metric], limits: Sequence[Limit] = ()
+) -> dict[str, MetricResult]:
     """Run metrics in order.
 
     Args:
         inputs: Tables of one release. ``inputs.progress`` receives a message before each metric.
         metrics: Metrics by name.
+        limits: Limits whose statistics are also measured on a verbatim copy of train, to see whether they can fail.
 
     Returns:
         Results by name.
@@ -472,7 +476,8 @@ def run_metrics(inputs: EvaluationInputs, metrics: Mapping[str, Metric]) -> dict
     Raises:
         InputError: A required input of a metric is missing.
     """
-    results = {}
+    results: dict[str, MetricResult] = {}
+    copy: EvaluationInputs | None = None
     for name, metric in metrics.items():
         there = {*inputs.tables, *({"embedder"} if inputs.embedder is not None else ())}
         absent = sorted(metric.required_inputs - there)
@@ -481,6 +486,12 @@ def run_metrics(inputs: EvaluationInputs, metrics: Mapping[str, Metric]) -> dict
         inputs.progress(f"measuring {name}")
         started = time.perf_counter()
         result = metric.measure(inputs)
+        limited = {limit.statistic.partition(".")[2] for limit in limits if limit.metric == name}
+        limited = {spec.name for spec in metric.statistics if spec.name in limited and metric.sees_copy(spec)}
+        if limited:
+            copy = copy or inputs.with_copy(_COPIED_PEOPLE)
+            found = metric.on_smaller_budget().measure(copy).estimates
+            result = replace(result, on_copy=tuple(one for one in found if one.name in limited))
         results[name] = replace(result, seconds=time.perf_counter() - started)
         if len(metrics) > 1:
             advance(inputs.progress, "metrics", len(results), len(metrics))

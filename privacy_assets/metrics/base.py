@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -23,13 +23,14 @@ from privacy_assets.version import ENGINE_VERSION
 if TYPE_CHECKING:
     from privacy_assets.generators.base import Generator
 
-Question = Literal["copies", "singling out", "linking", "inference", "membership"]
+Question = Literal["copies", "singling out", "linking", "inference", "membership", "values"]
 Cause = Literal[
     "copied rows", "over-fitting", "rare values", "members avoided", "identifiers", "foreign values",
     "values of one person", "earlier releases", "poor fit", "small holdout", "seen holdout", "few tests",
 ]  # fmt: skip
 ScorePart = Literal["membership", "attribute"]
 TableRows = list[dict[str, Any]]
+_BUDGET = {"n_permutations": 199, "n_bootstraps": 100, "n_queries": 1000}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +180,8 @@ class Metric(ABC):
         default_for_external: Inputs that make the metric run by default if all of them come from outside.
         in_leak_studies: Whether tables with planted leaks can validate the metric.
         attacks_generator: Whether the metric attacks the generator instead of one release.
-        question: Question on the first page of the report that the metric answers.
+        seen_in_copy: Whether its statistics measure what a verbatim copy of train discloses, unless they say otherwise.
+        question: Question on the first page of the report that its statistics answer, unless they name another.
         plots: Plots of the result tables. The first one illustrates the answer to ``question``.
         causes: Likely causes of limits that do not hold.
         detectable_leaks: Descriptions of the planted leaks, by question and by the statistic that measures them.
@@ -202,6 +204,7 @@ class Metric(ABC):
     default_for_external: ClassVar[frozenset[str]] = frozenset()
     in_leak_studies: ClassVar[bool] = True
     attacks_generator: ClassVar[bool] = False
+    seen_in_copy: ClassVar[bool] = True
     question: ClassVar[Question | None] = None
     plots: ClassVar[tuple[Plot, ...]] = ()
     causes: ClassVar[Causes] = Causes()
@@ -305,6 +308,16 @@ class Metric(ABC):
         """
         return self
 
+    @classmethod
+    def sees_copy(cls, spec: StatisticSpec) -> bool:
+        """Tell whether a statistic of the metric measures what a verbatim copy of train discloses."""
+        return cls.seen_in_copy if spec.seen_in_copy is None else spec.seen_in_copy
+
+    def on_smaller_budget(self) -> Metric:
+        """Return the metric with fewer random draws, for results of which only the size of the effect matters."""
+        fewer = {name: least for name, least in _BUDGET.items() if name in self.settings()}
+        return replace(self, **fewer) if fewer else self  # type: ignore[type-var]
+
     def settings(self) -> dict[str, Any]:
         """Return all settings as a mapping.
 
@@ -325,9 +338,10 @@ class Metric(ABC):
             The result, with the settings, the seed, the engine version and the fingerprints of the tables that the
             metric reads.
         """
+        asked = {spec.name: spec.question or self.question or "" for spec in self.statistics}
         return MetricResult(
             metric=self.name,
-            estimates=tuple(estimates),
+            estimates=tuple(replace(estimate, question=asked[estimate.name]) for estimate in estimates),
             tables=tables,
             settings=self.settings(),
             inputs={name: value for name, value in inputs.fingerprints.items() if self.uses(name)},

@@ -334,6 +334,7 @@ class Controls(Metric):
     required_inputs: ClassVar[frozenset[str]] = frozenset({"train", "holdout", "synthetic"})
     optional_inputs: ClassVar[frozenset[str]] = frozenset({"reference"})
     in_leak_studies: ClassVar[bool] = False
+    seen_in_copy: ClassVar[bool] = False
     statistics: ClassVar[tuple[StatisticSpec, ...]] = (
         StatisticSpec(
             "false_alarm_rate",

@@ -28,7 +28,7 @@ CHANGED_NAMES = ("up to 1 changed cell", "up to 2 changed cells")
 _FEW = 0.5  # similarity added to that of all other rows, so that a row without similar rows has a finite weight
 _OFTEN = 3  # times as frequent as in the real rows, and minimum number of repetitions
 _REPEATED = 10  # maximum number of subjects of a repeated row
-_REPEATED_CONFIDENCE = 0.99
+_REPEATED_CONFIDENCE = 0.95
 _REPEATED_Z = NormalDist().inv_cdf((1 + _REPEATED_CONFIDENCE) / 2)
 _BY_CHANCE = 2  # repeated rows of unseen people that the interval assumes in addition to those found
 
@@ -231,7 +231,7 @@ class Copies(Metric):
 
         ``repeated_share`` counts rows of at most ten people, one a member, that the release has at least three times,
         and three times as often as the real rows. Rows of non-members only are subtracted, weighted for expectation 0
-        under permuted labels. The interval (99 %) is normal, with the variance that the rows of unseen people show,
+        under permuted labels. The interval (95 %) is normal, with the variance that the rows of unseen people show,
         plus that of two rows: whether a member is repeated by chance is judged by how often unseen people are.
 
         Other intervals permute labels and resample subjects: 95 % for ``copied_share``, 99.5 % jointly for
@@ -262,6 +262,7 @@ class Copies(Metric):
         StatisticSpec(
             "repeated_share",
             "Share of synthetic rows that repeat a row of few training people three times or more, beyond chance.",
+            seen_in_copy=False,
         ),
     )
     default_limits: ClassVar[tuple[Limit, ...]] = (
@@ -270,10 +271,10 @@ class Copies(Metric):
             at_most=0.04,
             source="chosen: 5 % copies of rare rows exceed it, fresh rows of 1,700 people mostly do not",
         ),
-        Limit("copies.copied_share", at_most=0.01, bound="significant", source="significant at 95 %"),
+        Limit("copies.copied_share", at_most=0.003, bound="significant", source="significant at 95 %"),
         Limit(
             "copies.changed_share",
-            at_most=0.005,
+            at_most=0.003,
             bound="significant",
             source="significant at 99.5 % over up to one and up to two changed cells jointly",
         ),
@@ -288,12 +289,12 @@ class Copies(Metric):
             "copies.repeated_share",
             at_most=0.005,
             bound="significant",
-            source="significant at 99 %",
+            source="significant at 95 %",
         ),
     )
     small_policy_limits: ClassVar[Mapping[str, float]] = {
         "copies.copied_share": 0.08,
-        "copies.copied_share.significant": 0.02,
+        "copies.copied_share.significant": 0.006,
     }
     causes: ClassVar[Causes] = Causes("copied rows", {"partial_advantage": "over-fitting"})
     question: ClassVar[Question | None] = "copies"

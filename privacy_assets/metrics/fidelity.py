@@ -98,6 +98,7 @@ class Fidelity(Metric):
     )
     default_limits: ClassVar[tuple[Limit, ...]] = ()
     causes: ClassVar[Causes] = Causes("poor fit")
+    seen_in_copy: ClassVar[bool] = False
     utility: ClassVar[tuple[str, ...]] = ("column_similarity", "pair_similarity", "prediction")
 
     targets: Annotated[tuple[str, ...] | None, Tuple, BeforeValidator(as_named), AfterValidator(_unique)] = Field(

@@ -221,6 +221,42 @@ class EvaluationInputs:
         other.__dict__.update(changes)
         return other
 
+    def with_copy(self, people: int) -> EvaluationInputs:
+        """Return smaller inputs whose synthetic table is a verbatim copy of train.
+
+        Args:
+            people: Maximum number of people of train. The other real tables are reduced by the same factor.
+
+        Returns:
+            The inputs. Every person is drawn at random and has all rows. There are no generated columns and no earlier
+            releases.
+        """
+        codes = {role: self.all_subjects.codes[rows] for role, rows in self._rows_by_role().items()}
+        share = min(1.0, people / np.unique(codes["train"]).size)
+        drawn = self.rng("copy of train").random(len(self.all_subjects)) < share
+        rows = {role: np.flatnonzero(drawn[own]) for role, own in codes.items()}
+        of = {**dict(zip(rows, rows, strict=True)), "synthetic": "train"}
+        rows["synthetic"] = rows["train"]
+        smaller = EvaluationInputs(
+            self.schema,
+            {role: self.tables[source].take(rows[role]) for role, source in of.items()},
+            {role: own[rows[role]] for role, own in self.subjects.items()},
+            embedder=self.embedder, seed=self.seed, device=self.device,
+        )  # fmt: skip
+        return smaller.with_settings(
+            encoder=self.encoder,
+            row_ids={role: self.row_ids[source][rows[role]] for role, source in of.items()},
+            _encoded={role: self.encoded(source).take(rows[role]) for role, source in of.items()},
+            _embedded={
+                role: self._embedded[source][rows[role]] for role, source in of.items() if source in self._embedded
+            },
+        )
+
+    def _rows_by_role(self) -> dict[str, slice]:
+        """Return the positions of each real table in all of them stacked."""
+        ends = np.cumsum([0, *(len(table) for table in self.real)]).tolist()
+        return {role: slice(*span) for role, span in zip(self.real_roles, itertools.pairwise(ends), strict=True)}
+
     @cached_property
     def digest(self) -> str:
         """SHA-256 (hex) of all tables and derived values that :meth:`save` writes. Keep it private."""

@@ -28,6 +28,7 @@ from privacy_assets.infra.progress import advance
 from privacy_assets.infra.settings import InvalidSetting, Tuple, declared
 from privacy_assets.metrics.base import IntervalPlot, Metric, Plot, Question
 from privacy_assets.metrics.inputs import EvaluationInputs
+from privacy_assets.policy import Limit
 from privacy_assets.stats import inference
 from privacy_assets.stats.estimates import MetricResult, StatisticSpec
 from privacy_assets.stats.inference import PermutationResult
@@ -183,6 +184,10 @@ class Linkability(Metric):
         StatisticSpec(
             "risk", "Giomi's linkability risk: the excess as a share of the unseen people who are not joined."
         ),
+    )
+
+    default_limits: ClassVar[tuple[Limit, ...]] = (
+        Limit("linkability.risk", at_most=0.02, bound="significant", source="significant at 95 %"),
     )
 
     plots: ClassVar[tuple[Plot, ...]] = (

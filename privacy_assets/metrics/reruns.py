@@ -119,6 +119,7 @@ class CumulativeDisclosure(RerunMetric):
     default_limits = (replace(ADVANTAGE_ANY, statistic=f"{name}.advantage_any"),)
     # Both directions count: subjects who changed sides since an earlier release appear to be avoided.
     question = "membership"
+    seen_in_copy = False  # the copy has no earlier releases
     causes = Causes("earlier releases")
 
     def measure(self, inputs: EvaluationInputs) -> MetricResult:
@@ -182,6 +183,7 @@ class HoldoutLeakage(RerunMetric):
     )
     default_limits = (replace(ADVANTAGE_ANY, statistic=f"{name}.advantage_any"),)
     causes = Causes(undecided="seen holdout")
+    seen_in_copy = False
 
     def measure(self, inputs: EvaluationInputs) -> MetricResult:
         """Compute the statistics. There are no tables."""

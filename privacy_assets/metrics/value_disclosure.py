@@ -206,7 +206,8 @@ class ValueDisclosure(Metric):
         ),
     )
 
-    question: ClassVar[Question | None] = "linking"
+    question: ClassVar[Question | None] = "values"
+    seen_in_copy: ClassVar[bool] = False  # a copy has no foreign values, and no rare ones where the pipeline made train
     causes: ClassVar[Causes] = Causes(
         "foreign values", {"generated_excess": "identifiers", "own_values": "values of one person"}
     )

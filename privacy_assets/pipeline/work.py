@@ -367,10 +367,10 @@ def score(run: TableRun, name: str, values: Values) -> StepResult:
         device=run.device,
         progress=run.progress,
     )
-    results = run_metrics(inputs, {name: metric})
+    limits = [limit for limit in table.policy.limits if limit.metric == name]
+    results = run_metrics(inputs, {name: metric}, limits)
     # Computing a score counts as a publication attempt, even without an attestation.
     attempt = gate.attempts.number_of(snapshot, table.spec.data.shared_subjects)
-    limits = [limit for limit in table.policy.limits if limit.metric == name]
     if table.external:  # a split by key is exchangeable by construction
         results = without_shift(inputs, {name: metric}, results, limits, attempt)
     fingerprints = {role: own for role, own in signed["inputs"].items() if embeds or role != "embedder"}

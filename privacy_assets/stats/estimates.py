@@ -30,6 +30,7 @@ class Estimate:
         note: Explanation for readers.
         measures: "evaluation" for statistics of the evaluation itself instead of the release. They can show that the
             evaluation is underpowered but not that a release leaks, so their limits pass or are not assessable.
+        question: Question on the first page of the report that the statistic answers. Empty: none.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Estimate:
     minimum_detectable_effect: float = math.nan
     note: str = ""
     measures: Measures = "release"
+    question: str = ""
 
     @property
     def measurable(self) -> bool:
@@ -75,6 +77,8 @@ class StatisticSpec:
         range: Allowed range of limits. None: see :attr:`limits`.
         measures: See :class:`Estimate`.
         embedded: Whether the value depends on the embedder.
+        question: Question that the statistic answers. None: that of its metric.
+        seen_in_copy: Whether it measures what a verbatim copy of train discloses. None: as its metric.
     """
 
     name: str
@@ -84,6 +88,8 @@ class StatisticSpec:
     range: tuple[float, float] | None = None
     measures: Measures = "release"
     embedded: bool = False
+    question: str | None = None
+    seen_in_copy: bool | None = None
 
     @property
     def limits(self) -> tuple[float, float]:
@@ -181,6 +187,8 @@ class MetricResult:
         seed: Seed of the metric.
         engine_version: Version of this package.
         seconds: Elapsed time; NaN: unknown.
+        on_copy: Limited statistics of a verbatim copy of train on a part of these tables. A limit that the copy does
+            not break cannot fail on these tables.
     """
 
     metric: str
@@ -191,6 +199,7 @@ class MetricResult:
     seed: int = 0
     engine_version: str = ""
     seconds: float = math.nan
+    on_copy: tuple[Estimate, ...] = ()
 
     def estimate(self, name: str) -> Estimate:
         """Return the statistic with this name (without the metric's prefix). Raises KeyError if it does not exist."""
@@ -210,11 +219,15 @@ class MetricResult:
             "seed": self.seed,
             "engine_version": self.engine_version,
             "seconds": to_jsonable(self.seconds),
+            "on_copy": {estimate.name: estimate.to_json() for estimate in self.on_copy},
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> MetricResult:
         """Create a result from the output of :meth:`to_json`."""
-        estimates = tuple(Estimate.from_json(name, values) for name, values in data["estimates"].items())
+        estimates, on_copy = (
+            tuple(Estimate.from_json(name, values) for name, values in data[part].items())
+            for part in ("estimates", "on_copy")
+        )
         seconds = math.nan if data["seconds"] is None else data["seconds"]
-        return cls(**{**data, "estimates": estimates, "seconds": seconds})
+        return cls(**{**data, "estimates": estimates, "on_copy": on_copy, "seconds": seconds})

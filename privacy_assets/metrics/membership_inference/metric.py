@@ -239,6 +239,12 @@ class MembershipInference(Metric):
             source="chosen: releases without a leak stay within 0.67 if 1,500 people are in train (48 of 48; see the "
             "lab report on leaks)",
         ),
+        Limit(
+            "membership_inference.precision",
+            at_most=0.53,
+            bound="significant",
+            source="significant at 95 %",
+        ),
     )
     small_policy_limits: ClassVar[Mapping[str, float]] = {"membership_inference.precision": 0.75}
 

@@ -36,17 +36,20 @@ ADVANTAGE_OUTLIERS = StatisticSpec(
     "advantage_outliers",
     "True minus false positive rate among the most isolated tenth of the people.",
     "two_sided",
+    question="singling out",
 )
 OUTLIER_EXCESS = StatisticSpec(
     "outlier_excess",
     "Excess share of members among the 40 isolated people nearest to the table.",
     "two_sided",
+    question="singling out",
 )
 
 OUTLIER_MATCHES = StatisticSpec(
     "outlier_matches",
     "Share of isolated members with a synthetic row much nearer than any other person, because of membership.",
     "two_sided",
+    question="singling out",
 )
 
 

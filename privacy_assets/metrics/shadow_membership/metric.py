@@ -137,6 +137,7 @@ class ShadowMembership(Metric):
         ),
     )
     question = "membership"
+    seen_in_copy = False  # it attacks the generator
     causes = Causes("over-fitting", undecided="few tests")
     protections = (ProtectionEvidence("differential privacy", ("epsilon_lower_bound",)),)
 
