@@ -119,12 +119,12 @@ SMALL_STUDY = ["--no-embedder", "--metrics=dcr", "--fractions=0,1", "--noise=0"]
 @pytest.mark.parametrize(
     ("page", "ended", "written", "words"),
     [  # by command: its exit status, and arguments that make it quick; 150 rows are not assessable
-        ("README.md", {"evaluate": (1, ["--device=cpu"]), "inspect": (0, []), "power": (1, SMALL_PLAN)},
+        ("README.md", {"evaluate": (3, ["--device=cpu"]), "inspect": (0, []), "power": (3, SMALL_PLAN)},
          ["report.json", "report.html"], "not assessable"),
         ("docs/audit.md", {"audit": (0, SMALL_AUDIT)}, ["audit.json", "checkpoint"], "AUC over records"),
         ("docs/controls.md", {"leak-study": (0, SMALL_STUDY)}, ["study/leak_study.html"], "never back"),
         pytest.param("docs/generators.md",
-                     {"generators": (0, []), "generate": (0, []), "evaluate": (1, ["--no-embedder"])},
+                     {"generators": (0, []), "generate": (0, []), "evaluate": (3, ["--no-embedder"])},
                      ["synthetic.parquet", "more.csv"], "NOT EVALUATED", marks=pytest.mark.slow),
     ],
 )  # fmt: skip

@@ -1,6 +1,7 @@
 """Entry point of the command line, with the commands ``evaluate``, ``policy`` and ``demo``.
 
-Exit status of ``evaluate``: 0 = the policy holds, 1 = it fails or is not assessable, 2 = bad input or bad settings.
+Exit status of ``evaluate``: 0 = all limits hold, 1 = a limit is broken, 2 = bad input or bad settings, 3 = no limit is
+broken, but one is not assessable, or no limit applies.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from privacy_assets.cli.inspect import add_inspect
 from privacy_assets.cli.keys import add_keys
 from privacy_assets.cli.leak_study import add_leak_study
 from privacy_assets.cli.options import (
-    NO,
     READING,
+    STATUSES,
     YES,
     Commands,
     check_out,
@@ -48,7 +49,10 @@ if TYPE_CHECKING:
     from privacy_assets.report.report import Report
 
 BAD_INPUT = 2
-_EXIT = "Exit status: 0 the policy holds, 1 a limit is broken or cannot be assessed, 2 invalid input."
+_EXIT = (
+    "Exit status: 0 all limits hold, 1 a limit is broken, 2 invalid input, 3 no limit is broken, but one is not"
+    " assessable, or no limit applies."
+)
 _LONGEST_VALUE = 80  # characters
 
 
@@ -227,7 +231,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     _write(report, options.json, options.html)
     if options.json != "-":
         say(report.to_text())
-    return YES if report.verdict == "pass" else NO
+    return STATUSES[report.verdict]
 
 
 def _subject(options: argparse.Namespace) -> str | dict[str, bool] | None:

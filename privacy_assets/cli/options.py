@@ -22,11 +22,13 @@ if TYPE_CHECKING:
     import numpy as np
 
     from privacy_assets.gate.deployment import DeploymentSettings
+    from privacy_assets.policy import Status
     from privacy_assets.tables.declared import Declared
     from privacy_assets.tables.table import Table
 
 
 YES, NO = 0, 1
+STATUSES: Mapping[Status, int] = {"pass": YES, "fail": NO, "not_assessable": 3}  # by verdict; 2 is bad input
 HOME = ".dagster_home"
 
 # Default locations, inserted into docstrings of commands for the names in braces.

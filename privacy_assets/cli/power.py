@@ -7,8 +7,9 @@ decided, with the requirements for a decision, and the smallest leaks that this 
 
 exit status:
   0  the harmless release passes in every draw
-  1  it does not: there are too few people for this policy
+  1  it breaks a limit by chance in a draw
   2  bad input or bad settings
+  3  it breaks no limit, but is not assessable in a draw: there are too few people for this policy
 
 example:
   privacy-assets power --train 2000 --holdout 1200 --rows people.parquet --subject person
@@ -19,9 +20,8 @@ from __future__ import annotations
 import argparse
 
 from privacy_assets.cli.options import (
-    NO,
     READING,
-    YES,
+    STATUSES,
     Commands,
     check_out,
     declared_columns,
@@ -79,4 +79,4 @@ def _power(options: argparse.Namespace) -> int:
     say(found.to_text())
     if options.json:
         write_json(options.json, found.to_json())
-    return YES if found.passed == len(found.draws) else NO
+    return STATUSES[found.verdict]

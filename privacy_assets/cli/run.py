@@ -5,8 +5,9 @@ the settings in docs/settings.md. Partitioned tables need an orchestrator, which
 
 exit status:
   0  the policy holds, and the table was published
-  1  it was not published: the policy does not hold or cannot be assessed, or the gate refused
+  1  it was not published: a limit is broken, or the gate refused for another reason
   2  bad input or bad settings
+  3  it was not published: no limit is broken, but one is not assessable
 
 {deployment}
 
@@ -24,8 +25,8 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from privacy_assets.cli.options import NO, YES, Commands, deployment_settings, say, workers, write_json
-from privacy_assets.errors import ConfigError, PublicationRefused, outcome_known, with_advice
+from privacy_assets.cli.options import NO, STATUSES, YES, Commands, deployment_settings, say, workers, write_json
+from privacy_assets.errors import ConfigError, NotAssessable, PublicationRefused, outcome_known, with_advice
 
 if TYPE_CHECKING:
     from privacy_assets.gate.releases import Release
@@ -58,7 +59,7 @@ def _run(options: argparse.Namespace) -> int:
     device = pick_device(options.device) if any(task.uses_device for task in tasks(table)) else "cpu"
     say(f"{table.name}: {table.generator_label or 'an existing synthetic table'}")
     shown = dict[str, Any]()
-    refusal, outcome = "", "none"
+    refusal, outcome, refused = "", "none", NO
     try:
         with workers(options):
             for task, result in run_table(run, lambda wanted: nullcontext(device if wanted else "cpu"), _timed):
@@ -66,10 +67,13 @@ def _run(options: argparse.Namespace) -> int:
                     shown[task.step.verb] = result.shown
     except PublicationRefused as error:
         refusal, outcome = with_advice(error), "none" if outcome_known(error) else "unknown"
+        refused = STATUSES["not_assessable"] if isinstance(error, NotAssessable) else NO
     if ATTEST not in shown:
         sys.stderr.write(f"privacy-assets: refused, the table was not published: {refusal}\n")
-        return NO
-    return _outcome(shown[ATTEST], shown.get(PUBLISH), f"{outcome}: {_reason(shown[ATTEST], refusal)}", out)
+        return refused
+    release = shown.get(PUBLISH)
+    _show(shown[ATTEST], release, f"{outcome}: {_reason(shown[ATTEST], refusal)}", out)
+    return refused if release is None else YES
 
 
 def _reason(attested: Attested, refusal: str) -> str:
@@ -97,7 +101,7 @@ def _folder(out: Path) -> Path:
         raise ConfigError(f"{out}: this folder cannot be created ({error.strerror}).") from None
 
 
-def _outcome(attested: Attested, release: Release | None, missing: str, out: Path) -> int:
+def _show(attested: Attested, release: Release | None, missing: str, out: Path) -> None:
     from privacy_assets.infra.files import put_atomic
 
     put_atomic(out / "report.html", attested.report.to_html().encode())
@@ -110,8 +114,4 @@ def _outcome(attested: Attested, release: Release | None, missing: str, out: Pat
         f"report       {out / 'report.html'}",
         f"attestation  {out / 'attestation.json'}",
     )
-    if release is None:
-        say(f"release      {missing}")
-        return NO
-    say(f"release      {release.table}")
-    return YES
+    say(f"release      {missing if release is None else release.table}")

@@ -3,8 +3,9 @@
 exit status:
   0  a trusted key signed an attestation of these exact bytes with the verdict pass: RELEASED if the release folder is
      available and contains the release, otherwise ATTESTED
-  1  not released: the file or its attestation was changed, the key is not trusted, or the verdict is not pass
+  1  not released: the file or its attestation was changed, the key is not trusted, or the verdict is fail
   2  no such file, no trusted key, or a key that cannot be read
+  3  not released: a trusted key signed an attestation of these exact bytes with the verdict not_assessable
 
 defaults:
   {releases}
@@ -20,7 +21,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from privacy_assets.cli.options import NO, YES, Commands, deployment_settings, repeatable, say
+from privacy_assets.cli.options import NO, STATUSES, YES, Commands, deployment_settings, repeatable, say
 from privacy_assets.infra.objects import Location, location
 from privacy_assets.policy import SHIPPED, title_of
 from privacy_assets.report.text import aligned
@@ -61,6 +62,8 @@ def _verify(options: argparse.Namespace) -> int:
         say(json.dumps(_json(found), indent=2, allow_nan=False))
     else:
         say(*_verified(found, root))
+    if found.stated is not None and found.stated.verdict == "not_assessable":
+        return STATUSES["not_assessable"]
     return YES if found.passed else NO
 
 

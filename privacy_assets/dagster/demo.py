@@ -56,7 +56,7 @@ def run_demo(*, leak: bool, say: Say) -> int:
         say: Called with each line of output.
 
     Returns:
-        0 if the table was published, otherwise 1.
+        0 if the table was published, 3 if its verdict is "not_assessable", otherwise 1.
     """
     name = LEAKY if leak else HONEST
     io = PrivacyIOManager()
@@ -124,12 +124,13 @@ def _summary(name: str, outcome: dg.ExecuteInProcessResult, instance: dg.Dagster
         return 1
     from privacy_assets.dagster.resources import load_value
 
+    report = load_value(page.parent, dg.AssetKey([name, "privacy_report"]), None)
     say("")
-    say(load_value(page.parent, dg.AssetKey([name, "privacy_report"]), None).to_text())
+    say(report.to_text())
     say(f"\nreport       {page}")
     say(f"attestation  {io.folder(dg.AssetKey([name, 'attestation']), home=home) / 'attestation.json'}")
     if not outcome.success:
         say("release      none: publication was blocked")
-        return 1
+        return 3 if report.verdict == "not_assessable" else 1
     say(f"release      {ReleaseStore(home / 'releases').current(ReleaseTarget(name)).table}")
     return 0

@@ -30,7 +30,7 @@ from privacy_assets.metrics.policies import (
 )
 from privacy_assets.metrics.registry import METRICS, build_metric, default_metrics, metrics_reading
 from privacy_assets.policy import SHIPPED, Limit, Policy
-from privacy_assets.report.report import Report
+from privacy_assets.report.report import Report, judged
 from privacy_assets.stats.estimates import MetricResult
 from privacy_assets.tables.canonical import real_tables, synthetic_table
 from privacy_assets.tables.column import Column
@@ -110,7 +110,8 @@ def evaluate(
         policy: A Policy, a mapping, a YAML file, or the name of a built-in one (``small``). None: the default limits of
             the metrics.
         metrics: Names, or a mapping of names to those settings that a table may set (docs/policy.md). Others
-            belong to ``policy``. None: the metrics of ``policy``, or the default ones.
+            belong to ``policy``. None: the metrics of ``policy``, or the default ones. If there is no ``policy``, and
+            the default one limits none of them, the verdict is "not_assessable".
         generator: Generator of ``synthetic``, for metrics that attack it: a registered name, a mapping of ``name`` and
             ``settings``, or a function.
         embedder: If False, no embedder is trained, and statistics that need it are reported as missing. Without a
@@ -139,14 +140,14 @@ def evaluate(
     )
     made_by = None if generator is None else as_generator(generator)
     external = {"train", "holdout", "synthetic"} | ({"reference"} if reference is not None else set())
-    chosen, in_force = choose_metrics(metrics, policy, made_by, external, embedder)
+    chosen, in_force = metrics_and_limits(metrics, policy, made_by, external, embedder)
     if earlier_releases and not any(metric.uses("earlier_releases") for metric in chosen.values()):
         add = " or ".join(metrics_reading("earlier_releases"))
         raise ConfigError(f"earlier releases were passed, but no metric uses them. Fix: add {add} to the metrics.")
     if made_by is not None and not any(metric.attacks_generator for metric in chosen.values()):
         add = " or ".join(name for name, metric in METRICS.items() if metric.attacks_generator)
         raise ConfigError(f"a generator was passed, but no metric attacks it. Fix: add {add} to the metrics.")
-    tuned = in_force.embedder if embedder and wants_embedder(chosen.values()) else False
+    tuned = (in_force.embedder if in_force else {}) if embedder and wants_embedder(chosen.values()) else False
     if tuned is not False:
         require_torch()
     with watched(otherwise=silent) if progress is None else nullcontext(progress) as report:
@@ -160,12 +161,14 @@ def evaluate(
         check_categories(inputs)
         inputs = with_shift_note(inputs)
         known = inputs.subjects.get("train")
-        if doubt := size_warning(in_force, len(inputs.train) if known is None else len(np.unique(known))):
+        people = len(inputs.train) if known is None else len(np.unique(known))
+        if in_force and (doubt := size_warning(in_force, people)):
             report(doubt)
             inputs = replace(inputs, notes=(*inputs.notes, doubt))
         if tuned is not False:
             inputs = attach_embedder(inputs, fit_embedder(inputs, **tuned))
-        results = without_shift(inputs, chosen, run_metrics(inputs, chosen, in_force.limits), in_force.limits)
+        limits = in_force.limits if in_force else ()
+        results = without_shift(inputs, chosen, run_metrics(inputs, chosen, limits), limits)
     made = None
     if made_by is not None:
         protection = made_by.overfitting_protection()
@@ -182,7 +185,7 @@ def check_categories(inputs: EvaluationInputs) -> None:
 def build_report(
     inputs: EvaluationInputs,
     results: Mapping[str, MetricResult],
-    policy: Policy,
+    policy: Policy | None,
     generator: Mapping[str, Any] | None = None,
 ) -> Report:
     """Evaluate the policy on ``results``, and create the report of tables outside of a publication pipeline.
@@ -190,7 +193,7 @@ def build_report(
     Args:
         inputs: Tables of the release.
         results: Results by metric.
-        policy: Policy in force.
+        policy: Policy in force. None: no limit applies.
         generator: Description of the generator. None: unknown.
 
     Returns:
@@ -199,7 +202,7 @@ def build_report(
     return Report(
         title="Privacy report",
         policy=policy,
-        policy_verdict=policy.judge(results),
+        policy_verdict=judged(policy, results),
         results=dict(results),
         tables=sizes_of(inputs),
         seed=inputs.seed,
@@ -523,8 +526,20 @@ def choose_metrics(
 
     Raises:
         ConfigError: A metric or setting is unknown, a setting belongs to the policy, a limit depends on an embedder
-            that is left out, or a metric needs the generator.
+            that is left out, a metric needs the generator, or no metric has a limit.
     """
+    chosen, in_force = metrics_and_limits(given, policy, generator, external, embedder)
+    return chosen, default_policy(chosen, external) if in_force is None else in_force
+
+
+def metrics_and_limits(
+    given: MetricsLike | None,
+    policy: PolicyLike | None,
+    generator: Generator | None = None,
+    external: Collection[str] = (),
+    embedder: bool | Mapping[str, Any] = True,
+) -> tuple[dict[str, Metric], Policy | None]:
+    """Choose as :func:`choose_metrics` does, but return no policy if none is given and no metric has a limit."""
     if given is not None and not isinstance(given, str | list | tuple | set | frozenset | Mapping):
         raise ConfigError(f"metrics must be names, or a mapping of names to settings, not {type(given).__name__}.")
     if isinstance(given, str):
@@ -545,16 +560,18 @@ def choose_metrics(
     for name in chosen:
         build_metric(name)
     own = _table_settings(given if isinstance(given, Mapping) else {}, policy, embedder)
-    in_force = policy if policy is not None else default_policy(chosen, external)
-    embedded = embedded_statistics(in_force)
-    if embedder is False and in_force.embedder is not False and embedded:
+    limited = any(METRICS[name].default_limits for name in chosen)
+    in_force = default_policy(chosen, external) if policy is None and limited else policy
+    embedded = embedded_statistics(in_force) if in_force else ()
+    if embedder is False and in_force and in_force.embedder is not False and embedded:
         if policy is not None:
             text = f"policy {policy.title} limits {embedded[0]}, which depends on the embedder"
             raise ConfigError(f"{text}. {_own_policy(policy, {}, False)}")
         in_force = replace(in_force, name="custom", part_of="default", embedder=False)
-    built = {name: build_metric(name, {**in_force.settings.get(name, {}), **own.get(name, {})}) for name in chosen}
+    settings, limits = (in_force.settings, in_force.limits) if in_force else ({}, ())
+    built = {name: build_metric(name, {**settings.get(name, {}), **own.get(name, {})}) for name in chosen}
     made_for = {name: metric.for_generator(generator) for name, metric in built.items()}
-    return {name: metric.for_limits(in_force.limits, made_for) for name, metric in made_for.items()}, in_force
+    return {name: metric.for_limits(limits, made_for) for name, metric in made_for.items()}, in_force
 
 
 def _table_settings(

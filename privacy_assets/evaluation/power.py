@@ -90,6 +90,11 @@ class PowerAnalysis:
         return sum(draw.verdict == "pass" for draw in self.draws)
 
     @property
+    def verdict(self) -> Status:
+        """Worst verdict of all splits. "fail" is worse than "not_assessable"."""
+        return min((draw.verdict for draw in self.draws), key=_WORST_FIRST.index)
+
+    @property
     def summary(self) -> str:
         """Sentence with the verdicts on a harmless release, and the limits that cause them."""
         total, counts = len(self.draws), Counter(draw.verdict for draw in self.draws)

@@ -30,6 +30,7 @@ BOUNDS = {
     "significant": "Broken if the whole interval is beyond it.",
     "value": "The value must be within it.",
 }
+_UNLIMITED = "the default policy limits none of these statistics"
 Entry = Mapping[str, Any]
 
 
@@ -81,7 +82,7 @@ class Page:
 
 
 def headline(
-    verdict: Verdict, results: Mapping[str, MetricResult], policy: Policy, remembered: Sequence[str] = ()
+    verdict: Verdict, results: Mapping[str, MetricResult], policy: Policy | None, remembered: Sequence[str] = ()
 ) -> str:
     """Return a sentence on the reason of the verdict, and one on statistics that lack an embedder."""
     estimates = [(name, estimate) for name, result in results.items() for estimate in result.estimates]
@@ -90,7 +91,9 @@ def headline(
     return _reason(verdict, policy, remembered) + without
 
 
-def _reason(verdict: Verdict, policy: Policy, remembered: Sequence[str]) -> str:
+def _reason(verdict: Verdict, policy: Policy | None, remembered: Sequence[str]) -> str:
+    if policy is None:
+        return f"No limit applies: {_UNLIMITED}, and a table does not pass without evidence."
     outcomes = verdict.outcomes
     counts = tally(outcomes)
     if verdict.status == "fail":
@@ -113,9 +116,9 @@ def _listing(names: Sequence[str], most: int = 4) -> str:
     return ", ".join(names[:most]) + more
 
 
-def signing_facts(policy: Policy, signed: Mapping[str, str] | None, attempt: int) -> list[tuple[str, str]]:
+def signing_facts(policy: Policy | None, signed: Mapping[str, str] | None, attempt: int) -> list[tuple[str, str]]:
     """Return date, release, policy and signing key."""
-    title = f"{policy.title} ({policy_digest(policy)[:12]})"
+    title = f"{policy.title} ({policy_digest(policy)[:12]})" if policy else f"none: {_UNLIMITED}"
     if signed is None:
         unsigned = "not signed: this report was created without a gate and cannot be used for publication"
         return [("Policy", title), ("Signed by", unsigned)]

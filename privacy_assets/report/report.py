@@ -32,7 +32,7 @@ from privacy_assets.report.page import (
     utility_text,
 )
 from privacy_assets.report.text import page_text
-from privacy_assets.report.words import LABELS, clean, interval, number
+from privacy_assets.report.words import LABELS, NOTHING, clean, interval, number
 from privacy_assets.stats.estimates import Estimate, MetricResult, to_jsonable
 from privacy_assets.version import ENGINE_VERSION
 
@@ -50,6 +50,11 @@ def installed_versions() -> dict[str, str]:
     return found
 
 
+def judged(policy: Policy | None, results: Mapping[str, MetricResult], attempt: int = 1) -> Verdict:
+    """Evaluate a policy as :meth:`.Policy.judge` does. Without a policy, the verdict is "not_assessable"."""
+    return Verdict("not_assessable", ()) if policy is None else policy.judge(results, attempt)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Report:
     """Statistics of a synthetic table, and the verdict of a policy on it.
@@ -59,7 +64,7 @@ class Report:
 
     Attributes:
         title: Title for readers.
-        policy: Policy.
+        policy: Policy. None: no limit applies, and the verdict is "not_assessable".
         policy_verdict: Outcomes of its limits.
         results: Results by metric.
         tables: "rows", "columns" and "subjects" of each table, by role.
@@ -78,7 +83,7 @@ class Report:
     """
 
     title: str
-    policy: Policy
+    policy: Policy | None
     policy_verdict: Verdict
     results: Mapping[str, MetricResult]
     tables: Mapping[str, Mapping[str, int]]
@@ -157,7 +162,7 @@ class Report:
             "answers": [answer.to_json() for answer in self.answers],
             "advice": self.advice,
             "privacy_configuration": [protection.to_json() for protection in self.privacy_configuration],
-            "policy": to_jsonable(self.policy.to_dict()),
+            "policy": to_jsonable(self.policy.to_dict()) if self.policy else None,
             "data_privacy_score": to_jsonable(self.data_privacy_score),
             "tables": to_jsonable(self.tables),
             "generator": to_jsonable(self.generator),
@@ -180,10 +185,10 @@ class Report:
         Raises:
             ConfigError: If the stated verdict differs from the evaluation.
         """
-        policy = read_policy(data["policy"], data["engine_version"])
+        policy = None if data["policy"] is None else read_policy(data["policy"], data["engine_version"])
         results = {name: _result(name, entry, data) for name, entry in data["metrics"].items()}
         attempt = int(data.get("attempt", 1))
-        policy_verdict, remembered = policy.judge(results, attempt), tuple(data.get("remembered", ()))
+        policy_verdict, remembered = judged(policy, results, attempt), tuple(data.get("remembered", ()))
         computed = "fail" if remembered else policy_verdict.status
         if computed != data["verdict"]:
             raise ConfigError(f"report: it states {safe_repr(data['verdict'])}, but its statistics give {computed!r}.")
@@ -222,8 +227,8 @@ class Report:
                 for role, size in self.tables.items()
             ],
             settings=[
-                ("policy", self.policy.title),
-                ("policy digest", policy_digest(self.policy)),
+                ("policy", self.policy.title if self.policy else "none"),
+                ("policy digest", policy_digest(self.policy) if self.policy else NOTHING),
                 ("seed", str(self.seed)),
                 ("engine", self.engine_version),
             ],

@@ -13,6 +13,8 @@ from privacy_assets.report.words import NOTHING, clean
 def page_text(page: Page) -> str:
     """Return verdict, answers, one aligned line per limit, the privacy configuration and advice.
 
+    Without limits, there is a line for each statistic instead.
+
     Plain text without colors or control characters, and without a final newline.
     """
     answers = [(one["title"], one["word"]) for one in page.answers if one["shown"]]
@@ -20,6 +22,9 @@ def page_text(page: Page) -> str:
         (one["row"], one["judged"], one["limit"], one["label"], one["interval"], clean(one["reason"]))
         for one in page.limits
     ]
+    estimates = [x for one in page.answers for x in one["estimates"]]
+    statistics = [(x["name"], x["value"], x["interval"], clean(x["note"])) for x in estimates]
+    limited = aligned([("statistic", "compared value", "limit", "verdict", "value [low, high]", "reason"), *limits])
     protections = [(one["title"], one["state"], clean(one["how"]) or NOTHING) for one in page.configuration]
     utility = f"Utility, compared with an equal number of real rows: {page.utility_text}."
     lines = [
@@ -28,7 +33,7 @@ def page_text(page: Page) -> str:
         "",
         *aligned([("question", "answer"), *answers]),
         "",
-        *aligned([("statistic", "compared value", "limit", "verdict", "value [low, high]", "reason"), *limits]),
+        *(limited if limits else aligned([("statistic", "value", "interval", "note"), *statistics])),
         *(["", *textwrap.wrap(utility, 100)] if page.utility_text else []),
         "",
         *aligned([("privacy configuration", "state", "settings"), *protections]),

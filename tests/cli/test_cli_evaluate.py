@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from privacy_assets.errors import InputError
+from privacy_assets.errors import ConfigError, InputError
 from privacy_assets.evaluation import evaluate as report_evaluate
 from privacy_assets.metrics.base import Metric
 from privacy_assets.metrics.policies import default_policy, load_policy, policy_digest, small_policy
@@ -47,9 +48,34 @@ def test_a_copy_exits_with_1_and_says_why(files: dict[str, Path], tmp_path: Path
 
 def test_one_metric_and_a_policy_of_ones_own(files: dict[str, Path], tmp_path: Path, command: Command) -> None:
     policy = tmp_path / "p.yaml"
-    for limit, status in ((0.9, 0), (0.0, 1)):
+    for limit, status in ((0.9, 0), (0.0, 3)):
         policy.write_text(f"limits: [{{statistic: dcr.privacy_score, at_most: {limit}}}]")
         assert command(*evaluate(files, "--metrics=dcr", f"--policy={policy}", "--quiet"), status=status).err == ""
+
+
+def test_without_a_limit_it_prints_statistics_and_exits_with_3(
+    files: dict[str, Path], tmp_path: Path, command: Command
+) -> None:
+    out, page = tmp_path / "out.json", tmp_path / "out.html"
+    said = command(
+        *evaluate(files, "--metrics=fidelity,memorization", f"--json={out}", f"--html={page}", "--quiet"), status=3
+    ).out
+    told = "No limit applies: the default policy limits none of these statistics"
+    assert said.startswith("NOT ASSESSABLE") and told in " ".join(said.split()) and told in page.read_text()
+    assert re.search(r"^fidelity.prediction +0\.\d+ ", said, re.MULTILINE) and "memorization.exposed " in said
+    data = json.loads(out.read_text())
+    assert (data["verdict"], data["policy"], data["limits"], data["advice"]) == ("not_assessable", None, [], [])
+    assert Report.from_json(data).to_text() == said.rstrip("\n")
+    with pytest.raises(ConfigError, match="it states 'pass', but its statistics give 'not_assessable'"):
+        Report.from_json({**data, "verdict": "pass"})
+
+
+def test_a_limit_that_is_not_assessable_exits_with_3(files: dict[str, Path], tmp_path: Path, command: Command) -> None:
+    policy = tmp_path / "p.yaml"
+    policy.write_text("limits: [{statistic: dcr.privacy_score, at_most: 0.9, min_subjects: 1000}]")
+    for metric in ("dcr", "fidelity"):  # measured with too few people, and not measured
+        said = command(*evaluate(files, f"--metrics={metric}", f"--policy={policy}", "--quiet"), status=3)
+        assert said.out.startswith("NOT ASSESSABLE") and "1 of 1 limits could not be evaluated" in said.out
 
 
 def test_the_generator_and_its_settings_reach_the_metric(

@@ -314,6 +314,17 @@ def test_a_foreign_key_and_a_failed_verdict_are_not_released(home: Deployment) -
         assert words in home("verify", found, "--attestation", "theirs.json", status=1).out
 
 
+def test_a_verdict_that_is_not_assessable_exits_with_3(home: Deployment) -> None:
+    undecided, taken = home.judge(PATIENTS, seed=2, high=0.095)
+    Path("theirs.json").write_bytes(undecided.data)
+    found = home.gate.snapshot(taken, PATIENTS).path
+    said = home("verify", found, "--attestation", "theirs.json", status=3).out
+    assert said.startswith("NOT RELEASED") and "'not_assessable': 1 of 1 limits could not be evaluated" in said
+    assert json.loads(home("verify", found, "--attestation", "theirs.json", "--json", status=3).out)["passed"] is False
+    home("verify", found, "--attestation", "theirs.json", "--key", foreign(Path("other")), status=1)
+    home("verify", received(home.publish(PATIENTS)), "--attestation", "theirs.json", status=1)  # of other bytes
+
+
 def test_an_attestation_of_another_form_is_not_released(home: Deployment) -> None:
     release = home.publish(PATIENTS)
     stated = replace(release.opened(PATIENTS, home.gate.key.trusted), limits=[])

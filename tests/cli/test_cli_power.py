@@ -10,14 +10,14 @@ import pytest
 from privacy_assets.metrics.registry import METRICS
 from tests.cli.conftest import Command
 from tests.cli.people import SECRET
-from tests.evaluation.power_policies import CLOSE, LOOSE
+from tests.evaluation.power_policies import BROKEN, CLOSE, LOOSE
 
 
 @pytest.mark.slow
 def test_text_json_and_exit_status_tell_the_same(command: Command, tables: Path, tmp_path: Path) -> None:
     out = tmp_path / "power.json"
     given = [f"--rows={tables / 'people.parquet'}", "--subject=person", "--train=40", "--holdout=30", f"--json={out}"]
-    said = command("power", *given, "--draws=1", "--quiet", status=1)
+    said = command("power", *given, "--draws=1", "--quiet", status=3)
     found = json.loads(out.read_text())
     assert SECRET not in said.out + out.read_text() and said.err == ""
     assert found["people"] == {"train": 40, "holdout": 30, "reference": 16} and found["policy"]["name"] == "default"
@@ -35,7 +35,7 @@ def test_text_json_and_exit_status_tell_the_same(command: Command, tables: Path,
 def test_a_harmless_release_passes_where_people_are_enough_for_the_policy(
     command: Command, tables: Path, tmp_path: Path
 ) -> None:
-    for policy, status in ((LOOSE, 0), (CLOSE, 1)):
+    for policy, status in ((LOOSE, 0), (BROKEN, 1), (CLOSE, 3)):
         (tmp_path / "policy.yaml").write_text(json.dumps(policy))
         sizes = ["--train=50", "--holdout=40", "--reference=0", f"--policy={tmp_path / 'policy.yaml'}"]
         said = command("power", *sizes, f"--rows={tables / 'people.parquet'}", "--subject=person", status=status)
@@ -46,7 +46,7 @@ def test_a_harmless_release_passes_where_people_are_enough_for_the_policy(
 
 def test_evaluate_notes_the_doubt_and_does_not_fail(command: Command, tables: Path) -> None:
     roles = [f"--{role}={tables / f'{role}.parquet'}" for role in ("train", "holdout", "synthetic")]
-    said = command("evaluate", *roles, "--no-embedder", "--quiet", status=1)
+    said = command("evaluate", *roles, "--no-embedder", "--quiet", status=3)
     assert "Train has 400 people, fewer than 1,500" in " ".join(said.out.split())
     quiet = command("evaluate", *roles, "--no-embedder", "--quiet", "--metrics=dcr")
     assert "people in train are fewer" not in " ".join(quiet.out.split())

@@ -7,7 +7,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 from drawing import independent, memorise, people
-from standins import QUICK, table_of
+from standins import LENIENT, QUICK, table_of
 
 from privacy_assets.dagster import demo
 
@@ -32,3 +32,15 @@ def test_the_honest_table_is_published_and_the_leaky_one_is_not(
     assert {name: run.status.value for name, run in found.items()} == {
         "patients_pipeline": "SUCCESS", "patients_leak_pipeline": "FAILURE"
     }  # fmt: skip
+
+
+def test_a_demo_that_is_not_assessable_ends_with_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = {**LENIENT["limits"][0], "min_subjects": 10_000}
+    policy = {**QUICK, "policy": {**LENIENT, "limits": [limit]}}
+    table = table_of("patients", source=tmp_path / "people.parquet", subject="pid", generator=independent, **policy)
+    people().to_parquet(tmp_path / "people.parquet")
+    monkeypatch.setattr(demo, "demo_table", lambda *, leak: table)
+    monkeypatch.setenv("DAGSTER_HOME", str(demo.home_below(tmp_path)))
+    said: list[str] = []
+    assert demo.run_demo(leak=False, say=said.append) == 3
+    assert "release      none: publication was blocked" in "\n".join(said)

@@ -1,6 +1,7 @@
-"""Policies that a harmless release of few people passes and fails."""
+"""Policies that a harmless release of few people passes, fails, and cannot be assessed with."""
 
 from __future__ import annotations
 
 LOOSE = {"name": "loose", "limits": [{"statistic": "dcr.identical_excess", "at_most": 1.0, "bound": "significant"}]}
 CLOSE = {"name": "close", "limits": [{"statistic": "dcr.privacy_score", "at_most": 0.001}]}
+BROKEN = {"name": "broken", "limits": [{"statistic": "fidelity.column_similarity", "at_least": 1, "bound": "value"}]}

@@ -146,6 +146,8 @@ def test_metrics_and_policy_are_chosen_from_each_other() -> None:
         choose_metrics(["singlin_out"], None)
     with pytest.raises(ConfigError, match="no metric"):
         choose_metrics("", None)
+    with pytest.raises(ConfigError, match="has no limits: every table would pass"):
+        choose_metrics("fidelity", None)
     few = replace(default_policy(), name="few", settings={"linkability": {"n_splits": 3}})
     assert choose_metrics(None, few)[0]["linkability"].n_splits == 3
     for wrong in (5, "n_splits", ["n_splits"]):

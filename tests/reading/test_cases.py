@@ -343,7 +343,7 @@ def test_the_command_reads_a_csv_of_claims_to_a_verdict(tmp_path: Path, capsys: 
     told = capsys.readouterr().err
     assert "'crp' (" in told and "missing: {crp: [<5]}" in told
     arguments += ["--missing", "crp=<5"]
-    assert main(arguments) in (0, 1)
+    assert main(arguments) in (0, 1, 3)
 
 
 def test_a_category_that_no_real_table_has_is_an_input_error_without_a_verdict(tmp_path: Path) -> None:
@@ -401,9 +401,9 @@ def nightly(home: Path, frame: pd.DataFrame, **data: Any) -> int:
 
 def test_later_nights_must_fit_the_contract_in_the_lock(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     home, first = tmp_path / "home", people(900, 1).assign(ward=np.array(["a", "b"])[np.arange(900) % 2])
-    assert nightly(home, first) in (0, 1)
+    assert nightly(home, first) in (0, 1, 3)
     fits = people(900, 2).assign(ward=np.array(["a", "c"])[np.arange(900) % 2], a=lambda frame: frame["a"] * 7 + 0.5)
-    assert nightly(home, fits.mask(np.random.default_rng(0).random(fits.shape) < 0.02)) in (0, 1)
+    assert nightly(home, fits.mask(np.random.default_rng(0).random(fits.shape) < 0.02)) in (0, 1, 3)
     capsys.readouterr()
     others = {
         "columns 'ward': 'categorical' -> not set": fits.drop(columns="ward"),
@@ -416,7 +416,7 @@ def test_later_nights_must_fit_the_contract_in_the_lock(tmp_path: Path, capsys: 
         assert nightly(home, frame) in (1, 2)
         assert line in "".join(capsys.readouterr())
     assert main(["accept", "visits", "--home", str(home)]) == 0
-    assert nightly(home, frame) in (0, 1)
+    assert nightly(home, frame) in (0, 1, 3)
 
 
 def test_a_declared_zone_of_days_hides_no_copies(plain: dict) -> None:
@@ -444,10 +444,14 @@ def test_nights_are_read_under_the_contract_in_the_lock(tmp_path: Path, capsys: 
         days = [f"{rng.integers(1, last_day):02d}/{rng.integers(1, 13):02d}/2020" for _ in range(900)]
         return people(900, seed).drop(columns="day").assign(zip=rng.choice(codes, 900), visit=days)
 
-    assert nightly(home, night(1, ["01067", "10115", "80331"], 29)) in (0, 1)
-    assert nightly(home, night(2, ["10115", "80331", "20095"], 13)) in (0, 1)
+    assert nightly(home, night(1, ["01067", "10115", "80331"], 29)) in (0, 1, 3)
+    assert nightly(home, night(2, ["10115", "80331", "20095"], 13)) in (0, 1, 3)
     assert "days or" not in "".join(capsys.readouterr())
-    assert nightly(home, night(3, ["10115"], 29).assign(zip=np.arange(900) % 7 + 0.5)) in (0, 1)  # text in a CSV file
+    assert nightly(home, night(3, ["10115"], 29).assign(zip=np.arange(900) % 7 + 0.5)) in (
+        0,
+        1,
+        3,
+    )  # text in a CSV file
     months_first = night(4, ["10115"], 29)
     months_first["visit"] = months_first["visit"].str.replace(r"(\d\d)/(\d\d)", r"\2/\1", regex=True)
     capsys.readouterr()
