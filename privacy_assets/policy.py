@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, Field
 
 from privacy_assets.errors import ConfigError, did_you_mean, safe_repr
 from privacy_assets.infra.settings import Dict, declared
-from privacy_assets.stats.estimates import Estimate, MetricResult, to_jsonable
+from privacy_assets.stats.estimates import Estimate, MetricResult, decimal, to_jsonable
 
 Status = Literal["pass", "fail", "not_assessable"]
 Bound = Literal["conservative", "significant", "value"]
@@ -410,7 +410,7 @@ def _judged(limit: Limit, result: MetricResult | None, attempt: int) -> LimitOut
         return LimitOutcome(limit, "not_assessable", math.nan, f"{estimate.note or 'not measurable'}{more}", estimate)
     measured, significant = _bound(estimate, limit.bound, attempt), _bound(estimate, "significant", attempt)
     relation, words = "above" if limit.at_most is not None else "below", _bound_words(limit, estimate, attempt)
-    beyond = f"{measured:.4g} is {relation} the limit {limit.value:.4g}{words}"
+    beyond = f"{decimal(measured)} is {relation} the limit {decimal(limit.value)}{words}"
     if estimate.measures == "evaluation" and limit.exceeded_by(measured):
         return LimitOutcome(limit, "not_assessable", measured, f"the gate is underpowered here: {beyond}", estimate)
     if limit.exceeded_by(significant):
@@ -422,10 +422,11 @@ def _judged(limit: Limit, result: MetricResult | None, attempt: int) -> LimitOut
     if limit.exceeded_by(measured):
         if limit.bound == "value":
             return LimitOutcome(limit, "fail", measured, beyond, estimate)
-        reason = f"undecided: {measured:.4g} is {relation} {limit.value:.4g}{words}{_needed(limit, estimate, attempt)}"
+        more = _needed(limit, estimate, attempt)
+        reason = f"undecided: {decimal(measured)} is {relation} {decimal(limit.value)}{words}{more}"
         return LimitOutcome(limit, "not_assessable", measured, reason, estimate)
     known = f" ({estimate.note})" if estimate.note and estimate.low == estimate.high else ""
-    reason = f"{measured:.4g} is within the limit {limit.value:.4g}{words}{known}"
+    reason = f"{decimal(measured)} is within the limit {decimal(limit.value)}{words}{known}"
     return LimitOutcome(limit, "pass", measured, reason, estimate)
 
 
@@ -438,7 +439,7 @@ def _bound_words(limit: Limit, estimate: Estimate, attempt: int) -> str:
     widened = conservative and estimate.measures == "release"
     level = 1 - 2 * _tail(attempt, estimate.confidence) if widened else estimate.confidence
     side = "upper" if conservative == (estimate.direction != "lower_is_riskier") else "lower"
-    distance = f" of the distance from {estimate.null:.4g}" if estimate.direction == "two_sided" else ""
+    distance = f" of the distance from {decimal(estimate.null)}" if estimate.direction == "two_sided" else ""
     return f"{again} ({side} {100 * level:.3g} % bound{distance})"
 
 
@@ -457,6 +458,8 @@ def _needed(limit: Limit, estimate: Estimate, attempt: int) -> str:
     null unless the statistic is significantly beyond it, else the estimate.
     """
     value, near, far = (_bound(estimate, bound, attempt) for bound in ("value", "significant", "conservative"))
+    if limit.exceeded_by(value):
+        return "; the value itself is beyond the limit, so that more people will not decide it"
     null = 0.0 if estimate.direction == "two_sided" else estimate.null
     leaks = near < null if limit.at_most is None else near > null
     truth, normal = value if leaks else null, NormalDist()

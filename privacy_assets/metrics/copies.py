@@ -333,10 +333,10 @@ class Copies(Metric):
 
 def share_estimates(found: PermutationResult, people: Subjects) -> tuple[Estimate, Estimate]:
     """Return ``copied_share`` and ``changed_share`` from the result of :func:`copied`."""
-    whole, changed = Copies.statistics[:2]
+    (whole, changed), fewest = Copies.statistics[:2], people.smallest_side
     return (
-        found[[0]].estimate(whole, people.counts, within=(-1, 1)),
-        found[1:].worst(changed, people.counts, CHANGED_NAMES, "strongest"),
+        found[[0]].estimate(whole, people.counts, within=(-1, 1), people=fewest),
+        found[1:].worst(changed, people.counts, CHANGED_NAMES, "strongest", people=fewest),
     )
 
 

@@ -1,7 +1,7 @@
-"""First report page: an approver's questions about a release, answered by the limits on the attacks.
+"""First report page: an approver's questions about a release, answered by limits on the statistics that measure them.
 
-Metrics declare which question their attacks answer. Limits of other metrics form two groups at the end: limits on the
-gate (would a leak have been detected?) and all others, such as limits on utility.
+Each statistic declares its question. Limits on other statistics form two groups at the end: limits on the gate (would a
+leak have been detected?) and all others, such as limits on utility.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from privacy_assets.metrics.base import Question
-from privacy_assets.metrics.registry import METRICS
+from privacy_assets.metrics.registry import METRICS, statistic_specs
 from privacy_assets.policy import LimitOutcome, Status
 from privacy_assets.report.advice import cause_of
-from privacy_assets.report.words import number
-from privacy_assets.stats.estimates import MetricResult
+from privacy_assets.report.words import interval, number
+from privacy_assets.stats.estimates import Estimate, MetricResult
 
-AnswerStatus = Status | Literal["not_tested"]
+AnswerStatus = Status | Literal["not_limited", "not_tested"]
 
 TITLES: dict[Question, str] = {
     "copies": "Can a released row be traced to a real person?",
@@ -26,18 +26,20 @@ TITLES: dict[Question, str] = {
     "linking": "Can two records of one person be linked?",
     "inference": "Can a private value of a person be inferred?",
     "membership": "Can a person be recognized as a member of the training data?",
+    "values": "Does the table contain values that only one person has?",
 }
 _WORST_FIRST: tuple[Status, ...] = ("fail", "not_assessable", "pass")
 _GATE, _OTHER = "Would this evaluation have detected a leak?", "Other statistics"
 _WORDS: dict[AnswerStatus, str] = {
-    "pass": "Within limits",
+    "pass": "No leak found",
     "fail": "Yes",
     "not_assessable": "Cannot tell",
+    "not_limited": "Not limited by this policy",
     "not_tested": "Not tested",
 }
 _UNKNOWN = "foreign values"  # such cells could encode private rows, but need not
 _WORDS_OF_GATE: dict[AnswerStatus, str] = {"pass": "Yes", "fail": "No", "not_assessable": "Not shown"}
-_WORDS_OF_OTHER: dict[AnswerStatus, str] = {"pass": "Within limits", "fail": "Broken", "not_tested": "No limit"}
+_WORDS_OF_OTHER: dict[AnswerStatus, str] = {"pass": "Within limits", "fail": "Broken"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +48,17 @@ class Answer:
 
     Attributes:
         title: Question.
-        word: Answer in one to three words.
-        status: Worst status of its limits.
+        word: Answer in a few words.
+        status: Worst status of its limits. Limits that cannot fail on this table do not count as passed.
         outcomes: Its limits.
         strongest: The limit exceeded by most, otherwise one that is not assessable, otherwise the one closest to being
             exceeded. None: no limits.
+        statement: What the answer rests on, in one or two sentences.
         detectable_leaks: Description of the smallest detectable leaks, or "".
         not_tested: Metrics and statistics without a result.
-        metrics: Metrics that belong to the question.
-        main: True for the five questions.
+        metrics: Metrics whose charts and tables belong to the question.
+        estimates: Names, METRIC.STATISTIC, of the statistics that measure it.
+        main: True for the questions in ``TITLES``.
     """
 
     title: str
@@ -62,14 +66,16 @@ class Answer:
     status: AnswerStatus
     outcomes: tuple[LimitOutcome, ...]
     strongest: LimitOutcome | None
+    statement: str
     detectable_leaks: str
     not_tested: tuple[str, ...]
     metrics: tuple[str, ...]
+    estimates: tuple[str, ...]
     main: bool
 
     @property
     def shown(self) -> bool:
-        """Whether the first page shows it: the five questions, and others with a limit or a planted leak."""
+        """Whether the first page shows it: the main questions, and others with a limit or a planted leak."""
         return self.main or bool(self.outcomes) or bool(self.detectable_leaks)
 
     def to_json(self) -> dict[str, Any]:
@@ -78,6 +84,7 @@ class Answer:
             "question": self.title,
             "answer": self.word,
             "status": self.status,
+            "statement": self.statement,
             "strongest": self.strongest.limit.key if self.strongest else None,
             "detectable_leaks": self.detectable_leaks,
             "not_tested": list(self.not_tested),
@@ -85,7 +92,7 @@ class Answer:
 
 
 def answers(outcomes: Iterable[LimitOutcome], results: Mapping[str, MetricResult], verdict: Status) -> list[Answer]:
-    """Answer the five questions, and the other two groups if they have limits or results.
+    """Answer the main questions, and the other two groups if they have limits or results.
 
     Args:
         outcomes: Outcomes of all limits.
@@ -95,47 +102,91 @@ def answers(outcomes: Iterable[LimitOutcome], results: Mapping[str, MetricResult
     groups: dict[str, list[LimitOutcome]] = {}
     for outcome in outcomes:
         avoided = cause_of(outcome) == "members avoided"  # discloses membership, whatever the attack
-        groups.setdefault("membership" if avoided else _group(outcome.limit.metric), []).append(outcome)
-    others = [group for group in (_GATE, _OTHER) if group in groups or group in map(_group, results)]
+        groups.setdefault("membership" if avoided else question_of(outcome.limit.statistic), []).append(outcome)
+    estimates = {f"{name}.{one.name}": one for name, result in results.items() for one in result.estimates}
+    measured = {question_of(name) for name in estimates}
+    others = [group for group in (_GATE, _OTHER) if group in groups or group in measured]
     titles = [*TITLES.items(), *zip(others, others, strict=True)]
-    return [_answer(group, title, groups.get(group, []), results, verdict) for group, title in titles]
+    return [_answer(group, title, groups.get(group, []), results, estimates, verdict) for group, title in titles]
 
 
-def _group(metric: str) -> str:
-    kind = METRICS.get(metric)
-    if kind is None:
+def question_of(name: str) -> str:
+    """Return the question that a statistic, METRIC.STATISTIC, answers, or one of the other two groups."""
+    spec = statistic_specs().get(name)
+    if spec is None:
         return _OTHER
-    return kind.question or (_GATE if all(spec.measures == "evaluation" for spec in kind.statistics) else _OTHER)
+    return (
+        spec.question
+        or METRICS[name.partition(".")[0]].question
+        or (_GATE if spec.measures == "evaluation" else _OTHER)
+    )
+
+
+def _home(metric: str) -> str:
+    """Return the question under which charts and tables of a metric are shown."""
+    kind = METRICS.get(metric)
+    return _OTHER if kind is None else kind.question or question_of(f"{metric}.{kind.statistics[0].name}")
 
 
 def _answer(
-    group: str, title: str, outcomes: list[LimitOutcome], results: Mapping[str, MetricResult], verdict: Status
+    group: str,
+    title: str,
+    outcomes: list[LimitOutcome],
+    results: Mapping[str, MetricResult],
+    estimates: Mapping[str, Estimate],
+    verdict: Status,
 ) -> Answer:
-    metrics = tuple(name for name in results if _group(name) == group)
-    statuses = {outcome.status for outcome in outcomes}
-    status: AnswerStatus = next((status for status in _WORST_FIRST if status in statuses), "not_tested")
+    own = {name: one for name, one in estimates.items() if question_of(name) == group}
+    status = _status(outcomes, own)
     words = _WORDS | {_GATE: _WORDS_OF_GATE, _OTHER: _WORDS_OF_OTHER}.get(group, {})
-    saw_one = group == _GATE and status == "not_assessable" and verdict == "fail"
     strongest = min(outcomes, key=_strength, default=None)
-    word = "Yes, it detected one" if saw_one else words[status]
+    word = words[status]
     if status == "fail" and {cause_of(outcome) for outcome in outcomes if outcome.status == "fail"} == {_UNKNOWN}:
         word = "Not ruled out"
     planted = _planted(results, group)
-    if group == _GATE and planted and not outcomes:
+    if group == _GATE and status == "not_assessable" and verdict == "fail":
+        word = "Yes, it detected one"
+    elif group == _GATE and planted and not outcomes:
         word = f"From {planted[0]} on"
-    elif status == "not_tested" and metrics:
-        word = "No limit"
+    leaks = "; ".join(planted) or _detectable(strongest)
     return Answer(
         title=title,
         word=word,
         status=status,
         outcomes=tuple(outcomes),
         strongest=strongest,
-        detectable_leaks="; ".join(planted) or _detectable(strongest),
-        not_tested=tuple(_not_tested(results, group)),
-        metrics=metrics,
+        statement=_statement(status, strongest, leaks, own) if group in TITLES else _reason(strongest),
+        detectable_leaks=leaks,
+        not_tested=tuple(_not_tested(estimates, results, group)),
+        metrics=tuple(name for name in results if _home(name) == group),
+        estimates=tuple(own),
         main=group in TITLES,
     )
+
+
+def _status(outcomes: Iterable[LimitOutcome], estimates: Mapping[str, Estimate]) -> AnswerStatus:
+    """Return the worst status. If all limits passed but none can fail, it is not assessable."""
+    statuses = {outcome.status: outcome for outcome in outcomes}
+    if not statuses:
+        return "not_limited" if any(one.measurable for one in estimates.values()) else "not_tested"
+    worst = next(status for status in _WORST_FIRST if status in statuses)
+    blind = worst == "pass" and all(outcome.can_fail is False for outcome in outcomes)
+    return "not_assessable" if blind else worst
+
+
+def _statement(
+    status: AnswerStatus, strongest: LimitOutcome | None, leaks: str, estimates: Mapping[str, Estimate]
+) -> str:
+    if status == "pass" and leaks:
+        return f"This would have been found: {leaks}."
+    if status == "not_limited":
+        name, one = next((name, one) for name, one in estimates.items() if one.measurable)
+        return f"{name} is {interval(one)} ({number(one.null)}: no leak)."
+    return _reason(strongest)
+
+
+def _reason(strongest: LimitOutcome | None) -> str:
+    return "The policy has no limit here." if strongest is None else strongest.reason
 
 
 def _strength(outcome: LimitOutcome) -> tuple[int, float]:
@@ -166,10 +217,8 @@ def _detectable(strongest: LimitOutcome | None) -> str:
     return f"{strongest.limit.statistic} of {number(estimate.minimum_detectable_effect)}{null}"
 
 
-def _not_tested(results: Mapping[str, MetricResult], group: str) -> Iterable[str]:
+def _not_tested(estimates: Mapping[str, Estimate], results: Mapping[str, MetricResult], group: str) -> Iterable[str]:
     """Yield metrics of the question that did not run, and statistics of the others that have no value."""
-    asked = [name for name in METRICS if _group(name) == group]
-    yield from (name for name in asked if name not in results)
-    for name in asked:
-        if name in results:
-            yield from (f"{name}.{x.name}" for x in results[name].estimates if not x.measurable)
+    asked = [name for name in statistic_specs() if question_of(name) == group]
+    yield from dict.fromkeys(metric for name in asked if (metric := name.partition(".")[0]) not in results)
+    yield from (name for name in asked if name in estimates and not estimates[name].measurable)

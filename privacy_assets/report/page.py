@@ -31,6 +31,12 @@ BOUNDS = {
     "value": "The value must be within it.",
 }
 _UNLIMITED = "the default policy limits none of these statistics"
+ON_COPY = {
+    True: "A verbatim copy of train breaks it.",
+    False: "A verbatim copy of train does not break it.",
+    None: "Not applicable to a copy of train.",
+}
+_FAR_WORSE = 0.1  # difference from real rows, in a similarity or an area under the curve
 Entry = Mapping[str, Any]
 
 
@@ -53,7 +59,8 @@ class Page:
         configuration: Protections, see :func:`protection_entry`.
         data_privacy_score: Gretel's score with "score", "grade", "membership" and "attribute". None: not computed.
         utility: Triples: statistic, value and interval, value of real rows.
-        utility_text: The same in one sentence without the interval. Empty: not measured.
+        useful: Word and text of the answer to "Is it useful?". It is no part of the verdict.
+        utility_text: The statistics of utility in one sentence without the interval. Empty: not measured.
         filter: Rows dropped by filters, see :func:`filter_entry`. None: no filter.
         sizes: Pairs: table, and its numbers of rows, columns and subjects.
         settings: Pairs: policy, its digest, seed and engine.
@@ -74,6 +81,7 @@ class Page:
     configuration: Sequence[Entry]
     data_privacy_score: Entry | None
     utility: Sequence[tuple[str, str, str]]
+    useful: tuple[str, str]
     utility_text: str
     filter: Entry | None
     sizes: Sequence[tuple[str, Sequence[str]]]
@@ -135,6 +143,7 @@ def signing_facts(policy: Policy | None, signed: Mapping[str, str] | None, attem
 def limit_entry(outcome: LimitOutcome) -> Entry:
     """Return a limit: names, bound, compared value, interval, status, reason, requirements and drawing."""
     limit, estimate, specs = outcome.limit, outcome.estimate, statistic_specs()
+    blind = outcome.passed and outcome.can_fail is False
     return {
         "key": clean(limit.key, 60),
         "statistic": clean(limit.statistic),
@@ -145,7 +154,8 @@ def limit_entry(outcome: LimitOutcome) -> Entry:
         "judged": judged_text(outcome),
         "interval": interval(estimate),
         "status": outcome.status,
-        "label": LABELS[outcome.status],
+        "label": "cannot fail" if blind else LABELS[outcome.status],
+        "copy": ON_COPY[outcome.can_fail],
         "reason": clean(outcome.reason, 300),
         "note": sentence(estimate.note) if estimate is not None and estimate.note not in outcome.reason else "",
         "source": sentence(limit.source),
@@ -164,15 +174,23 @@ def answer_entry(answer: Answer, results: Mapping[str, MetricResult], limits: Ma
         limits: Entries of all limits by key.
     """
     metrics = [_metric_entry(name, results[name]) for name in answer.metrics]
+    decided = answer.strongest.limit.metric if answer.strongest else None
     return {
         **{name: getattr(answer, name) for name in ("title", "word", "status", "main", "shown")},
         "strongest": None if answer.strongest is None else limits[answer.strongest.limit.key],
-        "decisive": "Strongest attack" if answer.main else "Decisive limit",
+        "statement": sentence(clean(answer.statement, 600)),
         "detectable_leaks": sentence(answer.detectable_leaks or "unknown"),
         "not_tested": [clean(name, 80) for name in answer.not_tested],
         "limits": [limits[outcome.limit.key] for outcome in answer.outcomes],
-        "estimates": [_estimate_entry(name, one) for name in answer.metrics for one in results[name].estimates],
-        "chart": next((one["plots"].pop(0) for one in metrics if one["plots"]), None),
+        "estimates": [
+            _estimate_entry(metric, result.estimate(statistic))
+            for metric, _, statistic in (name.partition(".") for name in answer.estimates)
+            if (result := results.get(metric)) is not None
+        ],
+        # The chart is of the statistic that decided, or of the only metric of the question.
+        "chart": next(
+            (one["plots"].pop(0) for one in metrics if one["plots"] and decided in (None, one["name"])), None
+        ),
         "metrics": metrics,
     }
 
@@ -292,6 +310,29 @@ def before_and_after(before: Any, after: Mapping[str, MetricResult]) -> tuple[st
             rows.append({"statistic": one.label, "before": values[0], "after": values[1]})
             caption += f" {one.description}"
     return caption, shares_svg(rows, "statistic", {"before": "before the filter", "after": "after"})
+
+
+def size_facts(tables: Mapping[str, Mapping[str, int]], generator: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """Return the tables with their numbers of rows, people and columns, and the generator."""
+    told = [
+        f"{clean(role)} {cell(size.get('rows'))} rows"
+        + ("" if role == "synthetic" else f" of {cell(size.get('subjects'))} people")
+        for role, size in tables.items()
+    ]
+    columns = next((cell(size.get("columns")) for size in tables.values()), "no")
+    name = clean((generator or {}).get("name", "not stated"))
+    return [("Tables", f"{', '.join(told)}; {columns} columns"), ("Generator", name)]
+
+
+def useful(utility: Sequence[tuple[str, Estimate]]) -> tuple[str, str]:
+    """Answer whether the table is useful, in a word and a sentence."""
+    if not utility:
+        return "Not measured", "Add the metric fidelity to compare the table with real rows."
+    worse = [name.partition(".")[2].replace("_", " ") for name, one in utility if one.null - one.value > _FAR_WORSE]
+    text = f"Compared with as many real rows: {utility_text(utility)}."
+    if worse:
+        return "Far worse than real rows", f"{sentence(_listing(worse))[:-1]}: far below real rows. {text}"
+    return "Close to real rows", text
 
 
 def utility_text(utility: Iterable[tuple[str, Estimate]]) -> str:

@@ -29,6 +29,8 @@ from privacy_assets.report.page import (
     pairs,
     protection_entry,
     signing_facts,
+    size_facts,
+    useful,
     utility_text,
 )
 from privacy_assets.report.text import page_text
@@ -212,7 +214,10 @@ class Report:
             headline=reason,
             summary=" ".join([reason, *(one["means"] for one in advised[:1])]),
             notes=[clean(note, 600) for note in self.notes],
-            facts=signing_facts(self.policy, self.signed, self.attempt),
+            facts=[
+                *size_facts(self.tables, self.generator),
+                *signing_facts(self.policy, self.signed, self.attempt),
+            ],
             answers=[answer_entry(answer, self.results, limits) for answer in self.answers],
             limits=[*limits.values()],
             limit_advice=limit_advice(self.policy_verdict.broken),
@@ -220,6 +225,7 @@ class Report:
             configuration=[protection_entry(one, self.estimate) for one in self.privacy_configuration],
             data_privacy_score=self.data_privacy_score,
             utility=[(name, interval(one), number(one.null)) for name, one in self.utility],
+            useful=useful(self.utility),
             utility_text=utility_text(self.utility),
             filter=filter_entry(self.generator, self.results),
             sizes=[

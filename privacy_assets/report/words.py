@@ -7,7 +7,7 @@ import unicodedata
 from typing import Any
 
 from privacy_assets.policy import Limit, LimitOutcome
-from privacy_assets.stats.estimates import Estimate
+from privacy_assets.stats.estimates import Estimate, decimal
 
 LABELS = {"pass": "pass", "fail": "fail", "not_assessable": "not assessable"}
 NOTHING = "–"
@@ -47,8 +47,7 @@ def number(value: Any) -> str:
         return NOTHING
     if isinstance(value, int):
         return f"{value:,}"
-    text = f"{value:.4g}"
-    return "0" if text == "-0" else text
+    return decimal(value)
 
 
 def interval(estimate: Estimate | None) -> str:

@@ -7,8 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
+
 Direction = Literal["higher_is_riskier", "two_sided", "lower_is_riskier"]
 Measures = Literal["release", "evaluation"]
+_NOTHING, _WHOLE = 1e-9, 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +154,18 @@ class StatisticSpec:
     def not_measurable(self, reason: str, counts: tuple[int, int]) -> Estimate:
         """Create an estimate without a value because the tables are too small or lack the required data."""
         return self.missing(f"not measurable: {reason}", counts)
+
+
+def decimal(value: float) -> str:
+    """Format a number with four significant digits, or as a whole number, and without an exponent.
+
+    Numbers below 1e-9 are 0.
+    """
+    if not math.isfinite(value) or abs(value) < _NOTHING:
+        return "0" if math.isfinite(value) else f"{value:g}"
+    if abs(value) >= _WHOLE:
+        return f"{value:,.0f}"
+    return np.format_float_positional(value, precision=4, unique=False, fractional=False, trim="-")
 
 
 def to_jsonable(value: Any) -> Any:

@@ -122,9 +122,9 @@ class PermutationResult:
         resampled = None if self.resampled is None else self.resampled.mean(axis=1, keepdims=True)
         return PermutationResult(self.observed.mean(keepdims=True), self.null.mean(axis=1, keepdims=True), resampled)
 
-    def band(self, confidence: float = CONFIDENCE) -> Band:
-        """Return the simultaneous interval of all entries."""
-        return permutation_band(self.observed, self.null, confidence, self.resampled)
+    def band(self, confidence: float = CONFIDENCE, people: int | None = None) -> Band:
+        """Return the simultaneous interval of all entries; for ``people`` see :func:`permutation_band`."""
+        return permutation_band(self.observed, self.null, confidence, self.resampled, people)
 
     def estimate(
         self,
@@ -135,6 +135,7 @@ class PermutationResult:
         confidence: float = CONFIDENCE,
         within: tuple[float, float] = (-math.inf, math.inf),
         note: str = "",
+        people: int | None = None,
     ) -> Estimate:
         """Create the estimate of one entry, with its part of the simultaneous interval.
 
@@ -148,8 +149,9 @@ class PermutationResult:
             confidence: Simultaneous confidence level.
             within: Range to which all values are clipped.
             note: Explanation for readers.
+            people: See :func:`permutation_band`.
         """
-        band = self.band(confidence)
+        band = self.band(confidence, people)
         low, high = extend_to_null(band, spec.null or 0.0)
         rare = band.rare * band.sd[at]
         if not _two_sided(spec):
@@ -166,6 +168,7 @@ class PermutationResult:
         counts: tuple[int, int],
         names: Sequence[str] | np.ndarray,
         choose: Literal["headline", "strongest"],
+        people: int | None = None,
     ) -> Estimate:
         """Create the estimate of the worst entry, with an interval that holds for all entries simultaneously.
 
@@ -179,10 +182,11 @@ class PermutationResult:
             choose: "headline": the entry with the worst conservative bound, at 95 %; evidence of safety must hold for
                 it. "strongest": the entry farthest from the null in standard deviations, at 99.5 %; its other bound
                 shows a significant leak.
+            people: See :func:`permutation_band`.
         """
         strongest = choose == "strongest"
         confidence = LEAK_CONFIDENCE if strongest else CONFIDENCE
-        band = self.band(confidence)
+        band = self.band(confidence, people)
         every = np.vstack([self.observed, self.null])
         away = np.abs(every - spec.null) if _two_sided(spec) else every
         conservative = away + band.critical * band.sd
