@@ -51,9 +51,11 @@ def number(value: Any) -> str:
 
 
 def interval(estimate: Estimate | None) -> str:
-    """Return ``value [low, high]`` of a statistic, or "not measured"."""
+    """Return ``value [low, high]`` of a statistic, the value alone if it is exact, or "not measured"."""
     if estimate is None or math.isnan(estimate.value):
         return "not measured"
+    if estimate.low == estimate.value == estimate.high:
+        return number(estimate.value)
     return f"{number(estimate.value)} [{number(estimate.low)}, {number(estimate.high)}]"
 
 
