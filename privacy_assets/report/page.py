@@ -155,7 +155,7 @@ def limit_entry(outcome: LimitOutcome) -> Entry:
         "interval": interval(estimate),
         "status": outcome.status,
         "label": "cannot fail" if blind else LABELS[outcome.status],
-        "copy": ON_COPY[outcome.can_fail],
+        "on_copy": ON_COPY[outcome.can_fail],
         "reason": clean(outcome.reason, 300),
         "note": sentence(estimate.note) if estimate is not None and estimate.note not in outcome.reason else "",
         "source": sentence(limit.source),

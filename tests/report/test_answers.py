@@ -1,8 +1,9 @@
-"""ParsedPage one: five questions and their answers. The number of a limit is the same everywhere."""
+"""Page one: questions and their answers. The number of a limit is the same everywhere."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -10,9 +11,14 @@ from privacy_assets.dagster.metadata import report_metadata
 from privacy_assets.metrics.registry import METRICS
 from privacy_assets.policy import Limit, judge_limit, tally
 from privacy_assets.report.answers import TITLES
+from privacy_assets.report.report import Report
 from privacy_assets.report.words import clean, limit_symbol, number
 from privacy_assets.stats.estimates import Estimate, MetricResult
 from tests.report.report_examples import ALL, dcr, estimate, failing, not_assessable, passing, report
+
+
+COPIES = replace(estimate("member_excess", 0.0, 0.01, null=0.0), question="copies")
+SINGLED = replace(estimate("risk", 0.0, 0.01, null=0.0), question="singling out")
 
 
 def test_counts_in_words() -> None:
@@ -75,7 +81,7 @@ def test_every_metric_that_limits_leaks_by_default_answers_a_question() -> None:
 def test_each_limit_and_each_result_stands_under_one_question(make) -> None:
     made = make()
     found = made.answers
-    assert [answer.title for answer in found[:5]] == list(TITLES.values()) and all(x.main for x in found[:5])
+    assert [answer.title for answer in found[:6]] == list(TITLES.values()) and all(x.main for x in found[:6])
     assert sorted(x.limit.key for answer in found for x in answer.outcomes) == sorted(
         x.limit.key for x in made.policy_verdict.outcomes
     )
@@ -86,12 +92,8 @@ def test_each_limit_and_each_result_stands_under_one_question(make) -> None:
 def test_an_answer_rests_on_the_limit_that_is_broken_most_or_comes_closest() -> None:
     copies, singled, linked, _, members = failing().answers[:5]
     assert (copies.word, copies.strongest.limit.key) == ("Yes", "dcr.identical_excess")
-    assert (singled.word, singled.strongest.limit.key) == ("Within limits", "singling_out.risk")
-    assert (linked.word, linked.strongest, linked.not_tested) == (
-        "Not tested",
-        None,
-        ("linkability", "value_disclosure"),
-    )
+    assert (singled.word, singled.strongest.limit.key) == ("No leak found", "singling_out.risk")
+    assert (linked.word, linked.strongest, linked.not_tested) == ("Not tested", None, ("linkability",))
     assert members.word == "Yes" and "shadow_membership" in members.not_tested
     assert "membership_inference.precision" in members.not_tested
     closest = passing().answers[0].strongest
@@ -99,16 +101,17 @@ def test_an_answer_rests_on_the_limit_that_is_broken_most_or_comes_closest() -> 
 
 
 def test_members_who_are_avoided_are_recognised_as_members() -> None:
-    copies, *_, members = report(dcr(-0.31), limits=(Limit("dcr.member_excess", at_most=0.05),)).answers[:5]
-    assert (copies.word, members.word) == ("No limit", "Yes")
+    copies, _, _, _, members, _ = report(dcr(-0.31), limits=(Limit("dcr.member_excess", at_most=0.05),)).answers[:6]
+    assert (copies.word, members.word) == ("Not limited by this policy", "Yes")
+    assert copies.statement.startswith("dcr.")
     assert members.strongest.limit.key == "dcr.member_excess"
 
 
 def test_values_of_no_real_row_alone_trace_nobody_but_rule_nothing_out() -> None:
     foreign = MetricResult("value_disclosure", (estimate("foreign_cells", 0.002, 0.0, null=0.0),))
     limits = (Limit("value_disclosure.foreign_cells", at_most=0.0), Limit("dcr.member_excess", at_most=0.05))
-    copies, _, linked, *_ = report(dcr(0.31), foreign, limits=limits).answers
-    assert [(one.word, one.status) for one in (copies, linked)] == [("Yes", "fail"), ("Not ruled out", "fail")]
+    copies, *_, values = report(dcr(0.31), foreign, limits=limits).answers[:6]
+    assert [(one.word, one.status) for one in (copies, values)] == [("Yes", "fail"), ("Not ruled out", "fail")]
 
 
 def test_the_detectable_leaks_is_that_of_planted_copies_or_what_could_be_detected() -> None:
@@ -120,6 +123,27 @@ def test_the_detectable_leaks_is_that_of_planted_copies_or_what_could_be_detecte
     made = report(dcr(), MetricResult("controls", planted), limits=(Limit("dcr.member_excess", at_most=0.05),))
     assert made.answers[0].detectable_leaks == "1.5 % copies of training rows"
     assert "1.5 % copies of training rows" in made.to_html() and "1.5 % copies" in made._repr_html_()
+
+
+def test_a_limit_that_a_copy_of_train_does_not_break_is_no_evidence() -> None:
+    """It makes the first question, and with it the table, not assessable; elsewhere it only leaves the answer open."""
+    limits = tuple(Limit(name, at_most=0.5) for name in ("dcr.member_excess", "singling_out.risk"))
+
+    def made(*on_copy: float) -> Report:
+        results = (
+            MetricResult(metric, (one,), on_copy=(replace(one, value=value, low=value, high=value),))
+            for metric, one, value in zip(("dcr", "singling_out"), (COPIES, SINGLED), on_copy, strict=True)
+        )
+        return report(*results, limits=limits)
+
+    both, second, neither = made(1.0, 1.0), made(1.0, 0.1), made(0.1, 0.1)
+    assert [one.verdict for one in (both, second, neither)] == ["pass", "pass", "not_assessable"]
+    assert [one.word for one in both.answers[:2]] == ["No leak found", "No leak found"]
+    assert [one.word for one in second.answers[:2]] == ["No leak found", "Cannot tell"]
+    assert [one.word for one in neither.answers[:2]] == ["Cannot tell", "Cannot tell"]
+    assert [one.can_fail for one in second.policy_verdict.outcomes] == [True, False]
+    assert "cannot fail" in second.to_text() and "does not break it" in second.to_html()
+    assert Report.from_json(neither.to_json()).verdict == "not_assessable"
 
 
 def test_verdict_and_judged_numbers_have_room_in_the_ui() -> None:

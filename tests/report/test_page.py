@@ -228,7 +228,7 @@ def test_page_one_answers_before_any_section_and_bears_no_grade() -> None:
         assert question in first
     for grade in ("Excellent", "Very Good", "Moderate", "Poor", "Data Privacy Score"):
         assert grade not in first
-    for words in ("Strongest attack", "Smallest detectable leak", "Not tested", "Not covered"):
+    for words in ("Decided by", "Not tested", "The verdict covers this table", "Is it useful?"):
         assert words in first
 
 
