@@ -316,7 +316,7 @@ class Copies(Metric):
         ),
         Limit(
             "copies.repeated_share",
-            at_most=0.006,
+            at_most=0.005,
             bound="significant",
             source="significant at 95 %",
         ),
