@@ -123,6 +123,8 @@ def score_metadata(result: MetricResult, outcomes: Sequence[LimitOutcome]) -> di
 def report_metadata(report: Report) -> dict[str, Any]:
     """Return the verdict, the limits (failed ones first), the report as text, and counts to plot.
 
+    An exclamation mark is a limit that holds but cannot fail on this table.
+
     In a window of 1,200 pixels the UI truncates tables to 300 pixels, and the paths shown below them widen every row.
     Therefore the measured number with a symbol of its verdict comes first, then the limit and its name.
     """
@@ -132,7 +134,7 @@ def report_metadata(report: Report) -> dict[str, Any]:
     records = [
         dg.TableRecord(
             {
-                "judged": f"{_SIGNS[x.status]} {number(x.measured)}",
+                "judged": f"{'!' if x.passed and x.can_fail is False else _SIGNS[x.status]} {number(x.measured)}",
                 "limit": f"{limit_symbol(x.limit)} {clean(x.limit.key, 60)}",
             }
         )

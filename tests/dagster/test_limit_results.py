@@ -1,0 +1,39 @@
+"""Asset checks of limits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import dagster as dg
+
+from privacy_assets.dagster.metadata import limit_result, report_metadata
+from privacy_assets.policy import Limit, Policy, judge_limit
+from privacy_assets.report.report import Report
+from privacy_assets.stats.estimates import Estimate, MetricResult
+
+LIMIT = Limit("dcr.privacy_score", at_most=0.12)
+FOUND = Estimate("privacy_score", 0.01, 0.0, 0.02, n=500, subjects=500, question="copies")
+
+
+def test_a_limit_that_cannot_fail_gives_a_warning_that_blocks_nothing() -> None:
+    def check(on_copy: float | None, value: float = 0.01) -> dg.AssetCheckResult:
+        copy = () if on_copy is None else (replace(FOUND, value=on_copy, low=on_copy, high=on_copy),)
+        found = replace(FOUND, value=value, low=value, high=value)
+        outcome = judge_limit(LIMIT, MetricResult("dcr", (found,), on_copy=copy))
+        return limit_result(dg.AssetKey("synthetic"), outcome)
+
+    error, warning = dg.AssetCheckSeverity.ERROR, dg.AssetCheckSeverity.WARN
+    assert [check(on_copy).passed for on_copy in (None, 0.9, 0.03)] == [True, True, False]
+    assert check(0.03).severity == warning and check(0.03).description.startswith("cannot fail on this table")
+    assert (check(0.9, value=0.3).passed, check(0.9, value=0.3).severity) == (False, error)
+    assert (check(0.03, value=0.3).passed, check(0.03, value=0.3).severity) == (False, error)
+
+
+def test_the_list_of_limits_marks_those_that_cannot_fail() -> None:
+    copy = (replace(FOUND, value=0.03, low=0.03, high=0.03),)
+    results = {"dcr": MetricResult("dcr", (FOUND,), on_copy=copy)}
+    policy = Policy((LIMIT,))
+    made = Report(title="t", policy=policy, policy_verdict=policy.judge(results), results=results, tables={}, seed=0)
+    assert made.verdict == "not_assessable"  # the only limit on copies is blind
+    told = report_metadata(made)["limits"].value.records[0].data
+    assert told["judged"].startswith("?")
