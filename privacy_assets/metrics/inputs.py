@@ -245,6 +245,7 @@ class EvaluationInputs:
         )  # fmt: skip
         return smaller.with_settings(
             encoder=self.encoder,
+            fingerprints={},
             row_ids={role: self.row_ids[source][rows[role]] for role, source in of.items()},
             _encoded={role: self.encoded(source).take(rows[role]) for role, source in of.items()},
             _embedded={

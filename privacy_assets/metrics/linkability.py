@@ -187,7 +187,7 @@ class Linkability(Metric):
     )
 
     default_limits: ClassVar[tuple[Limit, ...]] = (
-        Limit("linkability.risk", at_most=0.025, bound="significant", source="significant at 95 %"),
+        Limit("linkability.excess", at_most=0.02, bound="significant", source="significant at 95 %"),
     )
 
     plots: ClassVar[tuple[Plot, ...]] = (

@@ -81,7 +81,7 @@ def test_a_limit_that_is_not_assessable_exits_with_3(files: dict[str, Path], tmp
 def test_the_generator_and_its_settings_reach_the_metric(
     files: dict[str, Path], command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stop(_: object, metrics: dict[str, Metric]) -> None:
+    def stop(_: object, metrics: dict[str, Metric], limits: object) -> None:
         raise InputError(str(metrics["shadow_membership"].settings()["generator"]), fix="none")
 
     monkeypatch.setattr(report_evaluate, "run_metrics", stop)
@@ -150,6 +150,7 @@ def visits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for start, role in enumerate(ROLES):
         frame = pd.DataFrame({"age": rng.integers(18, 90, 300), "patient": np.repeat(np.arange(100), 3) + 1000 * start})
         frame["patient"] = "P" + frame["patient"].astype(str)
+        frame["income"] = rng.normal(size=300)
         frame.assign(**{"note, long": [f"N-{role}-{row:05d}" for row in range(300)]}).to_csv(f"{role}.csv", index=False)
     return evaluate({role: Path(f"{role}.csv") for role in ROLES}, "--metrics=dcr", "--quiet")
 
@@ -160,7 +161,7 @@ def test_several_columns_to_drop_and_one_whose_name_holds_a_comma(visits: list[s
     for more in (together, apart):
         command(*visits, *more, status=0)
     found, other = (json.loads(Path(name).read_text())["tables"] for name in ("found.json", "other.json"))
-    assert found == other and found["train"]["columns"] == 1
+    assert found == other and found["train"]["columns"] == 2
     refused = command(*visits, status=2).err
     assert """--drop 'patient,"note, long"'""" in refused  # the option in the message can be copied
 
@@ -173,7 +174,7 @@ def test_the_subject_of_a_synthetic_table_is_refused_or_dropped_and_told(visits:
     told = "contains 'note, long', 'patient', dropped and not evaluated: the verdict does not cover them."
     assert told in said and "Each row counts as one person" not in said
     data = json.loads(Path("found.json").read_text())
-    assert data["tables"]["train"] == {"rows": 300, "columns": 1, "subjects": 100}
+    assert data["tables"]["train"] == {"rows": 300, "columns": 2, "subjects": 100}
     assert told in data["notes"][1] and Report.from_json(data).notes == tuple(data["notes"])
     assert "dropped and not evaluated" in Path("page.html").read_text()
 

@@ -39,7 +39,8 @@ GATE = AirflowDeployment(
     device="cpu",
 )
 TABLE = yaml.safe_load((PLACE / "table.yaml").read_text())
-LAX = {**TABLE["policy"], "limits": [{**limit, "at_most": 1.0} for limit in TABLE["policy"]["limits"]]}
+# A policy without limits on copies, since limits that not even a copy breaks are not assessable.
+LAX = {**TABLE["policy"], "limits": [{"statistic": "value_disclosure.foreign_cells", "at_most": 0.0}]}
 
 
 def table(name: str, generator: str = "drawing:memorise", **more: Any) -> TableSpec:

@@ -22,7 +22,7 @@ from privacy_assets.evaluation.evaluate import read_inputs
 from privacy_assets.pipeline.row_sources import select_partition
 from privacy_assets.tables.canonical import canonical_table
 
-MEMBER = {"policy": {**LENIENT, "limits": [{**limit, "at_most": 1.0} for limit in LENIENT["limits"]]}}
+MEMBER = {"policy": {**LENIENT, "limits": [{**limit, "at_most": 0.6} for limit in LENIENT["limits"]]}}
 DIGITS = 1e7  # digits of an income below this precision hold the hidden data
 Hide = Callable[[pd.DataFrame, pd.DataFrame], pd.DataFrame]
 
