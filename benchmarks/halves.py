@@ -5,8 +5,7 @@
 
 In a fifth of the release rows, half of the cells, drawn per row, come from a training row and the others from a fresh
 row, as in :mod:`benchmarks.leaks`. If the halves of a row were independent, the locally most powerful permutation test
-would sum over the halves of the columns the statistic that :class:`privacy_assets.metrics.copies.Copies` sums over
-whole rows: the count of a real row's half in the release, divided by its expected count. It is computed twice: with
+would sum over the halves of the columns the count of a real row's half in the release, divided by its expected count. It is computed twice: with
 expectations from the real tables and the release, as a gate could, and from the whole table, which no gate has. A test
 that knew the probability of whole rows would detect more. With many columns, 300 halves are drawn at random. Labels
 are permuted by person. Each table and release is one line and is measured once.
@@ -28,7 +27,7 @@ from benchmarks.copies import table_of
 from benchmarks.leaks import LEAKS, released, sizes
 from benchmarks.power import HARMLESS_REFUSED
 from benchmarks.study import SEVERAL, append, lines, run_or_report, study_parser
-from privacy_assets.metrics.copies import Copies, row_weights
+from privacy_assets.metrics.copies import Copies
 from privacy_assets.metrics.policies import default_policy
 from privacy_assets.policy import Policy
 from privacy_assets.stats.inference import mean_difference
@@ -68,7 +67,7 @@ def half_weights(asked: np.ndarray, known: np.ndarray | None, release: np.ndarra
                              for part in np.split(cell, [number, number + among.shape[1]]))  # fmt: skip
         found = np.zeros(len(count))
         here = count > 0
-        found[here] = row_weights(hits[here], real[here], 0) if known is None else hits[here] / real[here]
+        found[here] = hits[here] / (np.maximum(real + hits - 1, 1) if known is None else real)[here]
         total += found[cell[:number]]
     return total / len(chosen)
 

@@ -123,6 +123,11 @@ def repeated(people: int) -> Leak:
     ]
 
 
+def three_times(people: int) -> Leak:
+    """Add the rows of some people three times."""
+    return lambda train, apart, fresh, rng: train.iloc[rng.choice(len(train), people, replace=False).repeat(3)]
+
+
 def emptied(rows: pd.DataFrame, rng: Rng) -> pd.DataFrame:
     """Set 60 % of the cells to missing."""
     return rows.mask(rng.random(rows.shape) < 0.6)
@@ -180,6 +185,7 @@ def between(share: float) -> Leak:
 
 
 LEAKS: Mapping[str, Leak] = {
+    "copy of train": some(1.0),
     "5 % copies": some(0.05),
     "10 % copies": some(0.1),
     "20 % moved": changed(0.2, jittered),
@@ -190,6 +196,8 @@ LEAKS: Mapping[str, Leak] = {
     "40 isolated, moved": isolated(40, jittered),
     "10 people repeated": repeated(10),
     "1 person repeated": repeated(1),
+    "3 % with one cell redrawn": built(0.03, anywhere(lambda columns: columns - 1)),
+    "15 people three times": three_times(15),
     EMPTIED: changed(0.2, emptied),
 }
 # Generator errors, defined independently of the metrics. Do not measure them while developing metrics and limits.
@@ -203,6 +211,7 @@ UNSEEN: Mapping[str, Leak] = {
 HARMLESS: Mapping[str, tuple[str, Mapping[str, Any]] | None] = {
     "fresh rows": None,
     "synthpop": ("synthpop", {}),
+    "synthpop, leaf 200": ("synthpop", {"min_samples_leaf": 200}),
     "baynet": ("baynet", {}),
 }
 
@@ -234,10 +243,12 @@ def released(
     return read_inputs(train, holdout, synthetic, reference=reference, subject=WHO, seed=seed)
 
 
-def measured(frame: pd.DataFrame, whose: np.ndarray, people: int, kind: str, seed: int) -> dict[str, Any]:
+def measured(
+    frame: pd.DataFrame, whose: np.ndarray, people: int, kind: str, seed: int, metrics: Sequence[str] = MEASURED
+) -> dict[str, Any]:
     """Return every estimate of one release, and CPU seconds."""
     inputs = released(frame, whose, people, kind, seed, {**LEAKS, **UNSEEN})
-    seconds, results = cost(lambda: run_metrics(inputs, {name: build_metric(name) for name in MEASURED}))
+    seconds, results = cost(lambda: run_metrics(inputs, {name: build_metric(name) for name in metrics}))
     estimates = {
         f"{name}.{estimate.name}": to_jsonable([getattr(estimate, part) for part in KEPT])
         for name, result in results.items()
@@ -314,7 +325,7 @@ def run(options: argparse.Namespace) -> None:
                         continue
                     told = {"table": table, "people": people, "kind": kind, "seed": seed}
                     held.add(tuple(told.values()))
-                    line = {**told, **measured(frame, whose, people, kind, seed)}
+                    line = {**told, **measured(frame, whose, people, kind, seed, options.metrics)}
                     append(options.results, line)
                     verdict = judged(line, policy).status
                     sys.stderr.write(f"{', '.join(map(str, told.values()))}: {verdict}\n")
@@ -421,6 +432,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--missing", type=float, default=0.0, help="share of the cells that is blanked in every column")
     parser.add_argument("--draws", type=int, default=4, help="splits and releases of each table and kind")
     parser.add_argument("--kinds", nargs="+", choices=[*HARMLESS, *LEAKS, *UNSEEN], help="these alone")
+    parser.add_argument("--metrics", nargs="+", choices=MEASURED, default=MEASURED, help="these alone")
     parser.add_argument("--unseen", action="store_true", help="add the kinds not used in development")
     parser.add_argument(
         "--between", type=float, nargs=2, default=(0, math.inf), help="range of people in train to report"

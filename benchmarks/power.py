@@ -12,7 +12,7 @@ people. The other rows of the release belong to people in no table. The gate's v
 The oracle knows the mechanism and the rows that may be copied, and sees the tables of the gate. Fresh rows are Poisson
 in each cell of equal rows, and copies are binomial. It knows how often cells with n real rows occur among all other
 people, but not which cells. It rejects if its likelihood-ratio interval of the copied share y violates one of the
-limits on ``copies.rare_share``, at their level. A second oracle also knows the population: with p(c) the share of cell
+limits on ``copies.copied_share``, at their level. A second oracle also knows the population: with p(c) the share of cell
 c among the source rows of fresh rows, and q(c) among the rows that may be copied, a release row is in c with
 probability (1 - y) p(c) + y q(c). No test of equal level and tolerance is more powerful.
 
@@ -56,7 +56,7 @@ DOSES = (0.0, 0.01, 0.015, 0.02, 0.025, 0.03, 0.035, 0.04, 0.05, 0.07)
 EVERY_ROW = (0.0, 0.05, 0.1)  # doses if shared rows may be copied too
 STATISTICS = ("copies", "membership_inference.outlier_matches")
 LIMITS = Policy(tuple(x for x in default_policy().limits if x.metric == "copies" or x.statistic == STATISTICS[1]))
-RARE = Policy(tuple(x for x in LIMITS.limits if x.statistic == "copies.rare_share"))
+RARE = Policy(tuple(x for x in LIMITS.limits if x.statistic == "copies.copied_share"))
 RULED_OUT, SIGNIFICANT = (
     next(limit.value for limit in RARE.limits if limit.bound == bound) for bound in ("conservative", "significant")
 )
@@ -129,8 +129,7 @@ def drawn(source: Source, people: int, dose: float, seed: int, *, every: bool) -
     return {
         "share": by_person(draw.taken, subjects["train"]),
         "verdict": LIMITS.judge(results).status,
-        "rare_share": RARE.judge(results).status,
-        "exact_share": [copies.estimate("exact_share").low, copies.estimate("exact_share").high],
+        "copied_share": RARE.judge(results).status,
         **oracles(source, draw, dose or EVERY_ROW[1], seed, every=every),
     }
 
@@ -314,11 +313,11 @@ def key_of(line: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def rates_of(drawn: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return rejection rates of the gate, the limits on ``rare_share`` alone, and the oracles."""
+    """Return rejection rates of the gate, the limits on ``copied_share`` alone, and the oracles."""
     refused = {
         "refused": np.array([one["verdict"] != "pass" for one in drawn]),
         "fails": np.array([one["verdict"] == "fail" for one in drawn]),
-        "rare_share": np.array([one["rare_share"] != "pass" for one in drawn]),
+        "copied_share": np.array([one["copied_share"] != "pass" for one in drawn]),
     }
     for name in ("oracle", "population"):
         low, high = np.array([one.get(name, (np.nan, np.nan)) for one in drawn]).T
@@ -348,11 +347,11 @@ def report_text(found: Sequence[Mapping[str, Any]]) -> str:
             "people in train",
             "refused in 95 %",
             "fails in 95 %",
-            "`rare_share` alone",
+            "`copied_share` alone",
             "oracle",
             "that knows the population",
             "gate / oracle",
-            "`rare_share` / oracle",
+            "`copied_share` / oracle",
         )
         out += [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for table, people, own in groups(rare):
@@ -360,26 +359,25 @@ def report_text(found: Sequence[Mapping[str, Any]]) -> str:
         rates = [rates_of(line["drawn"]) for line in own]
         ends = {name: smallest(shares, [rate[name] for rate in rates]) for name in rates[0]}
         cells = [f"{100 * end:.1f} %" for end in ends.values()]
-        cells += [f"{ends[name] / ends['oracle']:.2f}" for name in ("refused", "rare_share")]
+        cells += [f"{ends[name] / ends['oracle']:.2f}" for name in ("refused", "copied_share")]
         out.append(f"| {table} | {people:,} | {' | '.join(cells)} |")
     if every:
         head = (
-            "table, people in train", "copied", "refused", "fails", "`exact_share` above 0",
+            "table, people in train", "copied", "refused", "fails",
             "population known: refused", "above 0", "most powerful", "labels: most powerful",
         )  # fmt: skip
         out += ["", f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for table, people, own in groups(every):
         for line in own:
             drawn = line["drawn"]
-            low = {name: np.mean([one[name][0] > 0 for one in drawn]) for name in ("exact_share", "population")}
+            known = np.mean([one["population"][0] > 0 for one in drawn])
             chances = (np.array([one["chances"] for one in drawn]) <= HARMLESS_REFUSED).mean(axis=0)
             told = rates_of(drawn)
             shares = [
                 told["refused"],
                 told["fails"],
-                low["exact_share"],
                 told["population"],
-                low["population"],
+                known,
                 *chances,
             ]
             cells = [f"{100 * share:.0f} %" for share in shares]

@@ -42,8 +42,8 @@ class SimilarRows:
     """Rows that differ from real rows in at most two cells.
 
     Attributes:
-        made: Numbers of synthetic rows that differ in no, one and two cells, shape (3, n).
-        others: The same for real rows of other subjects, shape (3, n).
+        made: Numbers of distinct synthetic rows that differ in no, one and two cells, shape (3, n).
+        others: The same for real rows of other subjects, shape (3, n). Equal rows of a subject count once.
         max_holders: Maximum number of subjects sharing a row that is a subject's own.
     """
 
@@ -85,12 +85,15 @@ def copied(similar: SimilarRows, people: Subjects, difference: Difference) -> Pe
     Returns:
         Result with three entries: up to 0, 1 and 2 changed cells.
     """
-    rows, unseen = people.totals(), ~people.member
+    rows = people.totals()
     weights = [[people.totals(part) / rows for part in similar.weights(changed)] for changed in range(3)]
     now, then = np.swapaxes(np.array(weights), 0, 1)
-    added = (then - now)[:, unseen].mean(axis=1)  # expected effect of copying all rows
+    found = difference(now.T)
+    # The expected effect of copying all rows, seen where few are copied: members may be avoided.
+    sides = [people.member if apart < 0 else ~people.member for apart in found.observed.tolist()]
+    added = np.array([more[side].mean() for more, side in zip(then - now, sides, strict=True)])
     owned = float((people.totals(similar.own) / rows).mean())
-    return difference(now.T).over(np.where(added > 0, added, 1.0) / (owned or 1.0))
+    return found.over(np.where(added > 0, added, 1.0) / (owned or 1.0))
 
 
 def repeated(cells: np.ndarray, synthetic: np.ndarray, people: Subjects) -> tuple[float, float]:
@@ -178,9 +181,10 @@ def similar_rows(
     from privacy_assets.metrics._kernels import changed_cells
 
     asked, whose = np.ascontiguousarray(real[:, rows]), people[rows]
-    nobody = np.full(synthetic.shape[1], -1, np.int64)
-    made = changed_cells(asked, whose, synthetic, nobody)
-    return SimilarRows(made, changed_cells(asked, whose, real, people), max_holders)
+    distinct = np.unique(synthetic, axis=1)
+    once = np.unique(np.vstack([real, people]), axis=1, return_index=True)[1]
+    made = changed_cells(asked, whose, distinct, np.full(distinct.shape[1], -1, np.int64))
+    return SimilarRows(made, changed_cells(asked, whose, real[:, once], people[once]), max_holders)
 
 
 def advantages(weights: np.ndarray, people: Subjects, difference: Difference) -> PermutationResult:
@@ -248,11 +252,11 @@ class Copies(Metric):
             that repeats rows of unseen people.
 
     Notes:
-        A row is its subject's own if fewer than ``max_holders`` rows of other subjects are equal (missing equals
-        missing). A synthetic row that differs in 0, 1 or 2 cells has the similarity 1, 1/3 or 1/9. A real row with the
-        most similar synthetic row at b and the sum D of the similarities of all other rows (real and synthetic, with
-        at most j + 1 changed cells) has the weight b / (0.5 + D) if b counts at most j changed cells: a match is
-        evidence where few people are similar. The share is
+        A row is its subject's own if at most ``max_holders`` subjects have it (missing equals missing). Equal rows of
+        the release, or of a subject, count once. A synthetic row that differs in 0, 1 or 2 cells has the similarity 1,
+        1/3 or 1/9. A real row with the most similar synthetic row at b and the sum D of the similarities of all other
+        rows (real and synthetic, with at most j + 1 changed cells) has the weight b / (0.5 + D) if b counts at most j
+        changed cells: a match is evidence where few people are similar. The share is
 
             (mean weight of members - mean weight of non-members) / mean increase for non-members by one exact copy,
 

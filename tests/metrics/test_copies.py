@@ -11,32 +11,84 @@ import pytest
 from scipy.stats import chisquare
 
 from privacy_assets.evaluation.evaluate import read_inputs
-from privacy_assets.metrics.copies import Copies, copied, repeated
+from privacy_assets.metrics.copies import Copies, SimilarRows, copied, repeated, similar_rows
+from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.metrics.policies import default_policy
 from privacy_assets.policy import Policy
 from privacy_assets.stats.estimates import Estimate
-from privacy_assets.stats.inference import mean_difference
+from privacy_assets.stats.inference import PermutationResult, mean_difference
 from privacy_assets.stats.subjects import Subjects
 
 People = dict[str, list[str]]  # rows by person
 
 
+def similar(
+    real: np.ndarray, synthetic: np.ndarray, people: np.ndarray, max_holders: int = 2, rows: np.ndarray | None = None
+) -> SimilarRows:
+    """Similar rows of codes (columns, rows)."""
+    rows = np.arange(real.shape[1]) if rows is None else rows
+    return similar_rows(real.astype(np.int32), synthetic.astype(np.int32), people, rows, max_holders)
+
+
+def apart(cells: np.ndarray) -> np.ndarray:
+    """Codes of rows that differ in all of four columns if their cell differs."""
+    return np.tile(cells, (4, 1))
+
+
+def shares(
+    cells: np.ndarray, release: np.ndarray, people: Subjects, n_permutations: int = 199, max_holders: int = 2
+) -> PermutationResult:
+    difference = partial(mean_difference, subjects=people, n_permutations=n_permutations, rng=np.random.default_rng(0))
+    return copied(similar(apart(cells), apart(release), people.codes, max_holders), people, difference)
+
+
 def measured(
-    train: dict[str, list[str]],
-    others: dict[str, list[str]],
-    synthetic: Sequence[str],
-    n_permutations: int = 199,
-    max_holders: int = 1,
-) -> tuple[np.ndarray, np.ndarray]:
-    """The metric's two estimates, and the first under permuted labels."""
+    train: People, others: People, synthetic: Sequence[str], n_permutations: int = 199, max_holders: int = 1
+) -> tuple[float, np.ndarray]:
+    """The estimate for rows without changed cells, and the estimates under permuted labels."""
     names = sorted({*synthetic, *(row for rows in [*train.values(), *others.values()] for row in rows)})
     held = [(who, row) for side in (train, others) for who, rows in side.items() for row in rows]
     codes = np.unique([who for who, _ in held], return_inverse=True)[1]
     cells, ids = (np.array([names.index(row) for row in rows]) for rows in ([row for _, row in held], synthetic))
     people = Subjects.of(codes, sum(map(len, train.values())))
-    difference = partial(mean_difference, subjects=people, n_permutations=n_permutations, rng=np.random.default_rng(0))
-    found = copied(cells, ids, people, max_holders, difference)
-    return found.observed, found.null[:, 0]
+    found = shares(cells, ids, people, n_permutations, max_holders)
+    return float(found.observed[0]), found.null[:, 0]
+
+
+# --- similar rows and weights -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("columns", "levels", "made"), [(1, 3, 40), (3, 2, 100), (6, 4, 5000), (4, 2, 0), (70, 2, 30)])
+def test_rows_with_changed_cells_are_counted_as_pair_by_pair(columns: int, levels: int, made: int) -> None:
+    """Some persons have several rows, which do not count for each other; -1 is a missing cell."""
+    rng = np.random.default_rng(columns)
+    real, synthetic = (rng.integers(-1, levels, (columns, number)) for number in (60, made))
+    real[:, 1], people = real[:, 0], np.append([0, 0], rng.integers(0, 40, 58))
+    rows, real_rows = np.flatnonzero(rng.random(60) < 0.7), {(*real[:, i], people[i]) for i in range(60)}
+    found = similar(real, synthetic, people, rows=rows)
+    for at, row in enumerate(rows):
+        others = [(one[:-1] != real[:, row]).sum() for one in map(np.array, real_rows) if one[-1] != people[row]]
+        release = [(np.array(one) != real[:, row]).sum() for one in {tuple(each) for each in synthetic.T}]
+        assert found.others[:, at].tolist() == [others.count(changed) for changed in range(3)]
+        assert found.made[:, at].tolist() == [release.count(changed) for changed in range(3)]
+
+
+def test_the_weight_of_a_row_is_that_of_the_definition() -> None:
+    rng = np.random.default_rng(5)
+    counts = SimilarRows(rng.integers(0, 3, (3, 200)), rng.integers(0, 4, (3, 200)), 2)
+    for changed in range(3):
+        now, then = counts.weights(changed)
+        for at in range(200):
+            made, others = counts.made[:, at].tolist(), counts.others[:, at].tolist()
+            matches = [3.0**-cells for cells in range(changed + 1) if made[cells]]
+            best = max(matches, default=0.0)
+            dense = sum(3.0**-cells * (made[cells] + others[cells]) for cells in range(min(changed + 1, 2) + 1))
+            own = others[0] <= 1
+            assert now[at] == pytest.approx(own * best / (0.5 + dense - best))
+            assert then[at] == pytest.approx(now[at] if best == 1 else own / (0.5 + dense))
+
+
+# --- copied_share and changed_share -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -45,32 +97,28 @@ def measured(
         ({"a": ["1"], "b": ["2"]}, {"c": ["3"], "d": ["4"]}, ["1", "9"], 1 / 2),
         ({"a": ["1"], "b": ["2"]}, {"c": ["3"], "d": ["4"]}, ["1", "3"], 0),
         ({"a": ["1"], "b": ["2"]}, {"c": ["3"], "d": ["4"]}, ["3", "4"], -1),
-        ({"a": ["1"], "b": ["2"]}, {"c": ["3"], "d": ["1"]}, ["1", "2", "3", "4"] * 50, 0),
         ({"a": ["1", "2"], "b": ["3", "4"]}, {"c": ["5", "6"], "d": ["7", "8"]}, ["1", "9"], 1 / 4),
-        ({"a": ["1"], "b": ["2"], "c": ["3"]}, {"d": ["4"], "e": ["4"], "f": ["4"]}, ["1", "2", "3"], 1),
         ({"a": ["1"], "b": ["2"], "c": ["3"]}, {"d": ["2"], "e": ["4"], "f": ["5"]}, ["1", "2", "6"], 1 / 3),
     ],
 )
-@pytest.mark.parametrize("max_holders", [1, 2])
 def test_the_share_of_copied_rows_is_estimated(
-    train: People, others: People, synthetic: list[str], share: float, max_holders: int
+    train: People, others: People, synthetic: list[str], share: float
 ) -> None:
-    assert measured(train, others, synthetic, max_holders=max_holders)[0] == pytest.approx([share] * 2, abs=0.002)
+    assert measured(train, others, synthetic)[0] == pytest.approx(share, abs=0.002)
 
 
-def test_rare_rows_are_those_of_at_most_max_holders_people() -> None:
-    """Row 2 belongs to three people, so its copies count in the first estimate only."""
-    train, others = {"a": ["1", "2"], "b": ["2"]}, {"c": ["2", "2", "2"], "d": ["3"]}
+def test_own_rows_are_those_of_at_most_max_holders_people() -> None:
+    """Row 2 belongs to three people."""
+    train, others = {"a": ["1", "2"], "b": ["2"]}, {"c": ["2"], "d": ["3"]}
     for max_holders in (1, 2):
-        every, rare = measured(train, others, ["2"], max_holders=max_holders)[0]
-        assert every > 0.05 and rare == 0
-    assert measured(train, others, ["2"], max_holders=3)[0][1] > 0.05
+        assert measured(train, others, ["2"], max_holders=max_holders)[0] == 0
+    assert measured(train, others, ["2"], max_holders=3)[0] > 0.05
 
 
 def test_where_everybody_shares_their_row_no_row_is_ones_own() -> None:
     shared = {who: ["1"] for who in "abc"}
     found = measured(shared, {who.upper(): rows for who, rows in shared.items()}, ["1"] * 5)[0]
-    assert found == pytest.approx([0, 0], abs=1e-12)
+    assert found == pytest.approx(0, abs=1e-12)
 
 
 def test_permuted_labels_have_the_law_of_all_labellings() -> None:
@@ -80,8 +128,8 @@ def test_permuted_labels_have_the_law_of_all_labellings() -> None:
     """
     train, others = {who: [who] for who in "abcd"}, {who: [who] for who in "efgh"}
     observed, null = measured(train, others, ["a", "b", "c", "e"], n_permutations=4000)
-    values, times = np.unique(np.round(null / observed[0]).astype(int), return_counts=True)
-    assert null / observed[0] == pytest.approx(np.round(null / observed[0]), abs=1e-9)
+    values, times = np.unique(np.round(null / observed).astype(int), return_counts=True)
+    assert null / observed == pytest.approx(np.round(null / observed), abs=1e-9)
     assert values.tolist() == [-2, -1, 0, 1, 2]
     assert chisquare(times, 4000 * np.array([1, 16, 36, 16, 1]) / 70).pvalue > 0.001
 
@@ -93,21 +141,8 @@ def rows(number: int, levels: int, rng: np.random.Generator) -> pd.DataFrame:
     return pd.DataFrame(drawn).astype({"d": kind}).mask(rng.random((number, 4)) < 0.02)
 
 
-def release(share: float, levels: int, seed: int, each: int = 1, people: int = 600) -> tuple[Estimate, float]:
-    """A release in which some rows are training rows: the estimate, and the share of training rows that it repeats."""
-    both, whole, _ = _released(share, levels, seed, each, people)
-    return both[0], whole
-
-
-def rare_release(share: float, levels: int, seed: int, each: int = 1) -> tuple[Estimate, float, float]:
-    """The estimate for rare rows, the share of repeated rows, and the share of repeated rare rows."""
-    both, whole, own = _released(share, levels, seed, each, 300)
-    return both[1], whole, own
-
-
-def _released(
-    share: float, levels: int, seed: int, each: int, people: int
-) -> tuple[tuple[Estimate, ...], float, float]:
+def release(share: float, levels: int, seed: int, each: int = 1, people: int = 300) -> tuple[Estimate, float]:
+    """A release in which some rows are training rows: the estimate, and the share of people whose own row is copied."""
     rng = np.random.default_rng(seed)
     train, holdout, reference = (
         rows(number, levels, rng).loc[lambda frame: np.arange(len(frame)).repeat(each)].reset_index(drop=True)
@@ -121,20 +156,7 @@ def _released(
     real = pd.concat(tables).astype(str)
     holders = real.groupby(list("abcd"))["who"].transform("nunique").to_numpy()[: len(train)]
     own = repeated & (holders <= 2)
-    return Copies(n_permutations=199).measure(inputs).estimates, float(repeated.mean()), float(own.mean())
-
-
-@pytest.mark.parametrize(
-    ("levels", "each"), [(60, 3), *(pytest.param(*one, marks=pytest.mark.slow) for one in ((4, 1), (4, 3), (60, 1)))]
-)
-def test_planted_shares_lie_in_the_interval_and_are_met_on_average(levels: int, each: int) -> None:
-    inside, errors = [], []
-    for seed, share in enumerate([0.0, 0.05, 0.2, 0.5, 1.0] * 4):
-        found, truth = release(share, levels, seed, each, people=300)
-        inside.append(found.low <= truth <= found.high)
-        errors.append((found.value - truth) / max(found.high - found.low, 0.01))
-    assert sum(inside) >= 17  # of 20: fewer have a probability of 0.016 at 95 %
-    assert abs(np.mean(errors)) < 0.2
+    return Copies(n_permutations=199).measure(inputs).estimate("copied_share"), float(own.reshape(-1, each).any(axis=1).mean())
 
 
 def test_a_copy_is_one_and_an_avoided_train_is_negative() -> None:
@@ -146,38 +168,12 @@ def test_a_copy_is_one_and_an_avoided_train_is_negative() -> None:
     assert found.value < -0.9 and found.high < -0.5
 
 
-@pytest.mark.parametrize("longer", [1, 10, 60])
-def test_a_copy_is_one_in_a_long_release_too(longer: int) -> None:
-    """If every row occurs in the release without copying, weights with little power are ignored."""
-    values, spread = [], []
-    for seed in range(5):
-        rng = np.random.default_rng(seed)
-        real, fresh = rng.integers(0, 1000, 1000), rng.integers(0, 1000, 500 * longer - 500)
-        people = Subjects.of(np.arange(1000), 500)
-        difference = partial(mean_difference, subjects=people, n_permutations=199, rng=rng)
-        found = copied(real, np.concatenate([real[:500], fresh]), people, 2, difference)
-        values.append(found.observed[0])
-        spread.append(found.null[:, 0].std())
-        assert abs(found.observed[0] - 1) < 4 * spread[-1]
-    assert abs(np.mean(values) - 1) < 4 * np.mean(spread) / 5**0.5 and np.mean(spread) < 0.06 * longer
-
-
 def test_copies_that_are_repeated_a_few_times_are_counted_once() -> None:
     people, real = Subjects.of(np.arange(2000), 1000), np.arange(2000)
     for times in (1, 2, 4, 8):
         release = np.concatenate([np.repeat(np.arange(50), times), np.arange(3000, 4000 - 50 * times)])
-        difference = partial(mean_difference, subjects=people, n_permutations=199, rng=np.random.default_rng(0))
-        assert copied(real, release, people, 2, difference).observed == pytest.approx([0.05, 0.05], rel=0.01)
-
-
-def test_of_many_equal_rows_of_one_person_the_mean_number_is_copied() -> None:
-    """21 and more rows each, of which a third are copied."""
-    rng, each = np.random.default_rng(0), 30
-    codes = np.repeat(np.arange(400), each)
-    release = np.concatenate([np.arange(200).repeat(rng.binomial(each, 1 / 3, 200)), np.full(4000, 999)])
-    difference = partial(mean_difference, subjects=Subjects.of(codes, 200 * each), n_permutations=199, rng=rng)
-    found = copied(codes, release, Subjects.of(codes, 200 * each), 2, difference)
-    assert found.observed[1] == pytest.approx(1 / 3, abs=0.02)
+        found = shares(real, release, people).observed[0]
+        assert found == pytest.approx(0.05, rel=0.01)
 
 
 def test_one_row_repeated_a_hundred_times_is_one_row() -> None:
@@ -211,17 +207,73 @@ def test_people_of_the_reference_are_unseen_too() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("levels", "each"), [(7, 1), *(pytest.param(*one, marks=pytest.mark.slow) for one in ((7, 3), (60, 1), (60, 3)))]
-)
-def test_copied_rows_that_few_have_are_counted_in_people(levels: int, each: int) -> None:
-    """Truth: the mean share of a training person's rows that at most two people have and that are repeated."""
+@pytest.mark.parametrize(("levels", "each"), [(7, 1), (7, 3), (60, 1), (60, 3)])
+def test_planted_copies_of_own_rows_lie_in_the_interval(levels: int, each: int) -> None:
     inside = []
     for seed, share in enumerate([0.0, 0.05, 0.2, 0.5, 1.0] * 4):
-        found, _, truth = rare_release(share, levels, seed, each)
+        found, truth = release(share, levels, seed, each)
         inside.append(found.low - 1e-9 <= truth <= found.high + 1e-9)
-        assert truth <= share + 0.05 and (levels < 60 or truth >= 0.5 * share)
     assert sum(inside) >= 17  # of 20: fewer have a probability of 0.016 at 95 %
+
+
+def inputs_of(*frames: pd.DataFrame, seed: int = 0) -> EvaluationInputs:
+    return read_inputs(*frames[:3], reference=frames[3] if len(frames) > 3 else None, seed=seed)
+
+
+def changed_share(*frames: pd.DataFrame, seed: int = 0) -> Estimate:
+    return Copies(n_permutations=199).measure(inputs_of(*frames, seed=seed)).estimate("changed_share")
+
+
+def redrawn(rows: pd.DataFrame, cells: int, rng: np.random.Generator) -> pd.DataFrame:
+    """Rows in which some cells of each come from other rows."""
+    hidden = rng.random(rows.shape).argsort(axis=1) < cells
+    others = pd.DataFrame({name: rng.permutation(column) for name, column in rows.items()}, index=rows.index)
+    return rows.where(~hidden, others).astype(rows.dtypes.to_dict())
+
+
+@pytest.mark.parametrize("cells", [0, 1, 2])
+def test_copies_with_changed_cells_are_seen(cells: int) -> None:
+    rng = np.random.default_rng(cells)
+    train, holdout, fresh = (wide(600, rng) for _ in range(3))
+    copies = redrawn(train.iloc[:60], cells, rng)
+    found = changed_share(train, holdout, pd.concat([fresh.iloc[:540], copies], ignore_index=True))
+    assert found.low > 0.003
+    unseen = redrawn(holdout.iloc[:60], cells, rng)
+    avoided = changed_share(train, holdout, pd.concat([fresh.iloc[:540], unseen], ignore_index=True))
+    assert avoided.high < -0.003
+
+
+def test_fresh_rows_have_no_changed_copies() -> None:
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        found = changed_share(*(wide(300, rng) for _ in range(4)), seed=seed)
+        assert found.low <= 0.001 <= found.high + 0.001
+
+
+def test_the_order_of_rows_and_columns_and_names_of_values_change_nothing() -> None:
+    rng = np.random.default_rng(8)
+    train, holdout, fresh = (wide(300, rng) for _ in range(3))
+    synthetic = pd.concat([fresh.iloc[:240], redrawn(train.iloc[:60], 1, rng)], ignore_index=True)
+    first = changed_share(train, holdout, synthetic)
+    shuffled = [frame.sample(frac=1, random_state=1).reset_index(drop=True) for frame in (train, holdout, synthetic)]
+    renamed = [frame.replace({"plan": {"a": "z", "b": "y"}}) for frame in (train, holdout, synthetic)]
+    turned = [frame[frame.columns[::-1]] for frame in (train, holdout, synthetic)]
+    for frames in (shuffled, renamed, turned):
+        again = changed_share(*frames)
+        assert again.value == pytest.approx(first.value, abs=1e-9)
+
+
+def wide(number: int, rng: np.random.Generator) -> pd.DataFrame:
+    """Rows of ten columns of each kind; a few cells are missing."""
+    numbers = {f"n{at}": rng.integers(0, 40, number) for at in range(4)}
+    frame = pd.DataFrame({**numbers, "pay": rng.lognormal(6, 1, number).round(2)})
+    frame = frame.assign(plan=rng.choice(list("abcd"), number), on=rng.random(number) < 0.5)
+    frame = frame.assign(since=pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 300, number), unit="D"))
+    frame["area"] = rng.choice([f"area {at}" for at in range(12)], number)
+    return frame.astype({"pay": float}).assign(plan=frame["plan"].where(rng.random(number) > 0.05))
+
+
+# --- repeated_share ---------------------------------------------------------------------------------------------------
 
 
 def test_a_few_people_repeated_many_times_are_seen() -> None:
@@ -235,35 +287,65 @@ def test_a_few_people_repeated_many_times_are_seen() -> None:
         )
 
 
+def spread_of(hits: Sequence[int], fewest: float = 3.0) -> float:
+    """Half the interval for rows of single unseen people with these numbers, where half of the people are members."""
+    return 1.959964 * (sum(2 * hit**2 for hit in hits) + 2 * fewest**2) ** 0.5
+
+
 def test_rows_of_training_people_count_as_repeated() -> None:
-    """Holders of rows 1 to 5: one member, two members, a member and a non-member, a non-member, none."""
-    cells, codes = np.array([1, 2, 2, 3, 1, 3, 4]), np.array([0, 1, 2, 3, 0, 4, 5])
-    people = Subjects(codes, np.array([True, True, True, True, False, False]))
-    cells, codes = np.append(cells, np.full(93, 9)), np.append(codes, np.full(93, 5))
-    synthetic = np.repeat([1, 2, 3, 4, 5], [21, 11, 11, 10, 47])
-    people = Subjects(codes, people.member)
-    assert repeated(cells, synthetic, people) == 0.21
-    assert repeated(cells, np.repeat([2, 3, 5], [21, 22, 57]), people) == 0.43
-    assert repeated(cells, np.repeat([1, 4, 5], [51, 11, 38]), people) == pytest.approx(0.29)
-    assert repeated(cells, np.repeat([1, 4, 5], [21, 11, 68]), people) == 0, "no more than unseen people are"
-    assert repeated(cells, np.repeat([1, 5], [20, 80]), people) == 0, "ten times as often is not more"
-    assert repeated(cells, np.repeat([1, 5], [41, 159]), people) == 0.205
-    assert repeated(cells, np.repeat([1, 5], [40, 160]), people) == 0, "of a release twice as long as the real tables"
+    """Rows 1 to 4: one member, two members, an unseen person, a member with the row twice; 9 is everybody else's."""
+    cells = np.concatenate([[1, 2, 2, 3, 4, 4], np.full(94, 9)])
+    codes = np.concatenate([[0, 1, 2, 3, 4, 4], np.full(94, 5)])
+    people = Subjects(codes, np.array([True, True, True, False, True, False]))
+    others = 1 / 3  # share of unseen people, so that two members stand for one unseen person
+    for hits, counted, unseen in (
+        ([1, 1, 1], 3, []),
+        ([1, 1], 0, []),
+        ([2] * 6, 6, []),
+        ([2] * 5, 0, []),
+        ([4] * 6, 6, []),
+        ([4] * 5, 0, []),
+        ([1] * 3 + [3] * 3, 3 - 2 * 3, [3]),
+    ):
+        release = np.concatenate([hits, np.full(100 - len(hits), 8)])
+        value, half = repeated(cells, release, people)
+        assert value == pytest.approx(counted / 100)
+        more = (1 - others) / others
+        spread = sum(hit**2 * more / others for hit in unseen) + 2 * more * 3**2
+        assert half == pytest.approx(1.959964 * spread**0.5 / 100, rel=1e-5)
+    assert repeated(cells, np.repeat([1, 8], [5, 195]), people)[0] == 0, "of a release twice as long, six are needed"
+    assert repeated(cells, np.repeat([1, 8], [6, 194]), people)[0] == 6 / 200
 
 
 def test_rows_of_more_than_ten_people_are_nobodys_that_is_repeated() -> None:
     cells, codes = np.repeat([1, 2, 9], [10, 11, 200]), np.arange(221)
     people = Subjects(codes, codes % 2 == 0)
-    assert repeated(cells, np.repeat([1, 3], [101, 99]), people) == 0.505
-    assert repeated(cells, np.repeat([2, 3], [111, 89]), people) == 0
+    assert repeated(cells, np.repeat([1, 3], [101, 99]), people)[0] == 0.505
+    assert repeated(cells, np.repeat([2, 3], [111, 89]), people)[0] == 0
 
 
 @pytest.mark.parametrize("holders", [1, 2, 4])
 def test_rows_repeated_whoever_has_them_cancel(holders: int) -> None:
-    """Rows with equally many people each, repeated eleven times as often as in the real rows; random membership."""
-    cells, rng = np.arange(2000).repeat(holders), np.random.default_rng(holders)
-    people = Subjects(np.arange(len(cells)), rng.random(len(cells)) < 0.5)
-    some = np.arange(len(cells) // (12 * holders))  # few enough that the release is no longer than the real tables
-    assert repeated(cells, some.repeat(11 * holders), people) < 4 * (2**holders - 1) ** 0.5 / len(some) ** 0.5
-    leaking = np.flatnonzero(people.member.reshape(-1, holders).any(axis=1))[: len(some)]
-    assert repeated(cells, leaking.repeat(11 * holders), people) == 1
+    """Rows with equally many people each, repeated as often; random membership, so that the interval holds 0."""
+    inside, values = [], []
+    for seed in range(40):
+        cells, rng = np.arange(2000).repeat(holders), np.random.default_rng(seed)
+        people = Subjects(np.arange(len(cells)), rng.random(len(cells)) < 0.5)
+        release = np.concatenate([np.arange(60).repeat(4 * holders), np.full(len(cells) - 240 * holders, 3000)])
+        value, half = repeated(cells, release, people)
+        inside.append(abs(value) <= half)
+        values.append(value * len(release) / (240 * holders))
+    assert sum(inside) >= 33  # of 40: fewer have a probability below 0.001 at 95 %
+    assert abs(np.mean(values)) < 4 * (2**holders - 1) ** 0.5 / (60 * 40) ** 0.5
+
+
+@pytest.mark.parametrize(("people", "times"), [(15, 3), (1, 200), (10, 20)])
+def test_few_people_repeated_break_the_limit_and_unseen_ones_do_not(people: int, times: int) -> None:
+    cells, rng = np.arange(4000), np.random.default_rng(3)
+    subjects = Subjects.of(cells, 2000)
+    fresh = rng.integers(5000, 10**6, 2000 - people * times)
+    limit = next(one for one in Copies.default_limits if one.statistic == "copies.repeated_share")
+    for first, breaks in ((0, True), (2000, False)):
+        release = np.concatenate([np.arange(first, first + people).repeat(times), fresh])
+        value, half = repeated(cells, release, subjects)
+        assert limit.exceeded_by(value - half) is breaks
