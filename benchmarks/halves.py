@@ -5,11 +5,10 @@
 
 In a fifth of the release rows, half of the cells, drawn per row, come from a training row and the others from a fresh
 row, as in :mod:`benchmarks.leaks`. If the halves of a row were independent, the locally most powerful permutation test
-would sum over the halves of the columns the count of a real row's half in the release, divided by its expected count. It is computed twice: with
-expectations from the real tables and the release, as a gate could, and from the whole table, which no gate has. A test
-that knew the probability of whole rows would detect more. With many columns, 300 halves are drawn at random. Labels
-are permuted by person. Each table and release is one line and is measured once.
-"""
+would sum over the halves of the columns the count of a real row's half in the release, divided by its expected count.
+It is computed twice: with expectations from the real tables and the release, as a gate could, and from the whole table,
+which no gate has. A test that knew the probability of whole rows would detect more. With many columns, 300 halves are
+drawn at random. Labels are permuted by person. Each table and release is one line and is measured once."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ people. The other rows of the release belong to people in no table. The gate's v
 The oracle knows the mechanism and the rows that may be copied, and sees the tables of the gate. Fresh rows are Poisson
 in each cell of equal rows, and copies are binomial. It knows how often cells with n real rows occur among all other
 people, but not which cells. It rejects if its likelihood-ratio interval of the copied share y violates one of the
-limits on ``copies.copied_share``, at their level. A second oracle also knows the population: with p(c) the share of cell
-c among the source rows of fresh rows, and q(c) among the rows that may be copied, a release row is in c with
+limits on ``copies.copied_share``, at their level. A second oracle also knows the population: with p(c) the share of
+cell c among the source rows of fresh rows, and q(c) among the rows that may be copied, a release row is in c with
 probability (1 - y) p(c) + y q(c). No test of equal level and tolerance is more powerful.
 
 With --every-row, two tests of no copies against this exact dose bound the power of any test: the most powerful test

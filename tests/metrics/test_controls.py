@@ -177,7 +177,7 @@ def test_a_limit_that_always_breaks_shows_as_false_alarms() -> None:
 
 @pytest.mark.slow
 def test_a_loose_policy_is_blind_and_says_that_it_lies_beyond_what_was_planted() -> None:
-    loose = Policy((Limit("copies.rare_share", at_most=1.0), Limit("controls.smallest_leak_exact", 0.1)))
+    loose = Policy((Limit("copies.copied_share", at_most=1.0), Limit("controls.smallest_leak_exact", 0.1)))
     metrics, _ = choose_metrics(["controls"], replace(loose, settings={"controls": {"draws": 4}}))
     estimate = metrics["controls"].measure(inputs_of()).estimate("smallest_leak_exact")
     assert 0.2 < estimate.low < estimate.value <= estimate.high <= 1
@@ -187,7 +187,7 @@ def test_a_loose_policy_is_blind_and_says_that_it_lies_beyond_what_was_planted()
 
 
 def test_the_policy_in_force_and_the_settings_of_copies_are_those_of_the_run() -> None:
-    policy = Policy((Limit("copies.rare_share", 0.3), Limit("controls.smallest_leak_exact", 0.05)))
+    policy = Policy((Limit("copies.copied_share", 0.3), Limit("controls.smallest_leak_exact", 0.05)))
     given = {"copies": {"max_holders": 3}, "membership_inference": {"max_targets": 1000}}
     metrics, _ = choose_metrics(None, replace(policy, settings=given))
     settings = metrics["controls"].settings()

@@ -156,7 +156,8 @@ def release(share: float, levels: int, seed: int, each: int = 1, people: int = 3
     real = pd.concat(tables).astype(str)
     holders = real.groupby(list("abcd"))["who"].transform("nunique").to_numpy()[: len(train)]
     own = repeated & (holders <= 2)
-    return Copies(n_permutations=199).measure(inputs).estimate("copied_share"), float(own.reshape(-1, each).any(axis=1).mean())
+    people_copied = own.reshape(-1, each).any(axis=1)
+    return Copies(n_permutations=199).measure(inputs).estimate("copied_share"), float(people_copied.mean())
 
 
 def test_a_copy_is_one_and_an_avoided_train_is_negative() -> None:

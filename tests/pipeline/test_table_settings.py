@@ -107,7 +107,7 @@ def test_without_the_embedder_no_verdict_is_one_of_the_default_policy() -> None:
         found = plan(metrics=metrics, embedder=False).policy
         assert (found.name, found.part_of, found.embedder) == ("custom", "default", False)
         assert policy_digest(found) != policy_digest(default_policy())
-    raw = {"limits": [{"statistic": "copies.rare_share", "at_most": 0.1}]}
+    raw = {"limits": [{"statistic": "copies.copied_share", "at_most": 0.1}]}
     assert plan(policy=raw, embedder=False).policy == load_policy(raw)  # no limited statistic depends on it
 
 

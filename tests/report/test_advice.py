@@ -102,7 +102,7 @@ def test_what_explains_more_comes_first_and_takes_the_others_with_it() -> None:
     copied, fitted, rare, any_leak = (
         broken(LIMITS[key])
         for key in (
-            "copies.rare_share", "dcr.member_excess_any.significant", "singling_out.risk",
+            "copies.copied_share", "dcr.member_excess_any.significant", "singling_out.risk",
             "attribute_inference.excess.significant",
         )
     )  # fmt: skip
@@ -175,7 +175,7 @@ def stated(*filters: str, **more: object) -> list:
     ],
 )
 def test_what_is_on_is_not_asked_for_again_but_can_be_turned_up(configuration, asked, not_asked) -> None:
-    (found,) = advice([broken(LIMITS["copies.rare_share"])], configuration)
+    (found,) = advice([broken(LIMITS["copies.copied_share"])], configuration)
     words = " ".join(action["what"] for action in found["todo"])
     assert asked in words and not_asked not in words and len(found["todo"]) == 3
 
@@ -236,7 +236,7 @@ def test_every_protection_is_told_with_its_settings_beside_statistics_that_there
         "similarity": ("off", ""),
         "outliers": ("on", "neighbours 5, quantile 0.9, 400 of 12,000 rows removed"),
         "over-fitting": ("on", "leaves of 50 rows"),
-        "differential privacy": ("on", "epsilon 1.5, delta 1e-05, for one row, by Renyi; not covered: range of age"),
+        "differential privacy": ("on", "epsilon 1.5, delta 0.00001, for one row, by Renyi; not covered: range of age"),
     }
     assert list(states(TOLD)) == [*FILTERS, "over-fitting", "differential privacy"]
     for protection in privacy_configuration(None):
@@ -274,7 +274,7 @@ def test_page_text_and_json_show_it():
 
 
 def test_evaluate_knows_the_generator_that_it_is_told_and_no_more(monkeypatch):
-    monkeypatch.setattr("privacy_assets.evaluation.evaluate.run_metrics", lambda inputs, chosen: {})
+    monkeypatch.setattr("privacy_assets.evaluation.evaluate.run_metrics", lambda inputs, chosen, limits: {})
     frame = pd.DataFrame({"a": range(40), "b": list("xy") * 20})
     sides = [frame[:20], frame[20:], frame]
     made = evaluate(*sides, metrics=["dcr"], embedder=False)

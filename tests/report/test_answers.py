@@ -16,7 +16,6 @@ from privacy_assets.report.words import clean, limit_symbol, number
 from privacy_assets.stats.estimates import Estimate, MetricResult
 from tests.report.report_examples import ALL, dcr, estimate, failing, not_assessable, passing, report
 
-
 COPIES = replace(estimate("member_excess", 0.0, 0.01, null=0.0), question="copies")
 SINGLED = replace(estimate("risk", 0.0, 0.01, null=0.0), question="singling out")
 

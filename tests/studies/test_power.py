@@ -129,9 +129,9 @@ def test_who_is_copied_is_who_may_be_and_the_oracles_see_it(tmp_path: Path, monk
 
 
 def test_doses_above_one_that_is_always_refused_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    never = {"share": 0.0, "verdict": "pass", "rare_share": "pass", "exact_share": [0, 0]}
+    never = {"share": 0.0, "verdict": "pass", "copied_share": "pass"}
     never = {**never, "oracle": [0, 0.001], "population": [0, 0.001]}
-    always = {**never, "share": 0.02, "verdict": "fail", "rare_share": "fail"}
+    always = {**never, "share": 0.02, "verdict": "fail", "copied_share": "fail"}
     always = {**always, "oracle": [0.02, 0.1], "population": [0.02, 0.1]}
     monkeypatch.setattr(power, "drawn", lambda *options, every: always if options[2] >= 0.02 else never)
     pd.DataFrame({"a": range(1200)}).to_parquet(tmp_path / "small.parquet")

@@ -115,7 +115,7 @@ def outlier_matches(population: Population) -> Estimate:
     Attacked rows and, if there is a reference, its rows are used. A subject is an outlier if its distance to the
     nearest other subject exceeds that of nine in ten rows, and matched if S has a row within a quarter of that
     distance. If many rows are equally isolated, as with few coarse columns, there are no outliers;
-    ``copies.rare_share`` covers this case.
+    ``copies.copied_share`` covers this case.
 
     Copies of 15 of the most isolated people among 8,000, exact or slightly moved, are detected, because chance matches
     are very rare. If they are not, two further tests have fewer: rows within a hundredth of the distance, and the most
