@@ -37,6 +37,7 @@ from privacy_assets.metrics.membership_inference.scores import build_population
 from privacy_assets.metrics.policies import default_policy, load_policy
 from privacy_assets.metrics.registry import build_metric
 from privacy_assets.policy import Policy, Verdict
+from privacy_assets.report.answers import TITLES, answers
 from privacy_assets.stats.estimates import Estimate, MetricResult, to_jsonable
 
 WHO = "who"
@@ -398,11 +399,26 @@ def report_text(found: Sequence[dict[str, Any]], policy: Policy) -> str:
     out += ["", "| limit | leaks that it fails | alone | harmless that it fails | undecided |", "|---|---|---|---|---|"]
     for limit in sorted({*fails, *refused, *undecided}, key=lambda limit: (-fails[limit], limit)):
         out.append(f"| `{limit}` | {fails[limit]} | {alone[limit]} | {refused[limit]} | {undecided[limit]} |")
+    out += ["", answered_text(found, judgements)]
     seconds = [line["seconds"] for line in found] or [math.nan]
     harmless_ones = sum(line["kind"] in HARMLESS for line in found)
     told = f"{len(found) - harmless_ones} leaks and {harmless_ones} harmless releases"
     out.append(f"\n{told}; {np.mean(seconds):.1f} CPU s each")
     return "\n".join(out) + ".\n"
+
+
+def answered_text(found: Sequence[dict[str, Any]], judgements: Sequence[Verdict]) -> str:
+    """Return Markdown with the share of releases of each kind whose answer to a question is "Yes"."""
+    yes: dict[str, list[list[bool]]] = defaultdict(list)
+    for line, verdict in zip(found, judgements, strict=True):
+        told = answers(verdict.outcomes, results_of(line), verdict.status)[: len(TITLES)]
+        yes[line["kind"]].append([answer.status == "fail" for answer in told])
+    out = [f"| answers with Yes | {' | '.join(TITLES)} |", "|" + "---|" * (len(TITLES) + 1)]
+    for kind in (*HARMLESS, *LEAKS, *UNSEEN):
+        if own := yes.get(kind):
+            shares = " | ".join(f"{sum(column)} of {len(own)}" for column in zip(*own, strict=True))
+            out.append(f"| {kind} | {shares} |")
+    return "\n".join(out)
 
 
 def stratum(people: int) -> str:

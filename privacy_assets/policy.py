@@ -148,7 +148,7 @@ class LimitOutcome:
         reason: Explanation for readers.
         estimate: The statistic, or None if it was not computed.
         can_fail: Whether a verbatim copy of train breaks the limit. None: the statistic does not measure copies, or no
-            copy was measured. A limit that cannot fail is no evidence.
+            copy was measured. A limit that cannot fail does not count as evidence.
     """
 
     limit: Limit

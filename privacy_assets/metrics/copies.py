@@ -243,7 +243,7 @@ class Copies(Metric):
 
     Attributes:
         copied_share: Estimated share of training people whose own row is copied verbatim. 0: chance, negative: training
-            rows are avoided. Exactly 0 if nobody has an own row.
+            rows are avoided. Exactly 0 if there are no own rows.
         changed_share: The same for copies with up to one or up to two changed cells (the stronger of both). A copy with
             one changed cell counts as a third of a copy, one with two as a ninth.
         partial_advantage: Members' advantage in match weight (:func:`match_weights`): the strongest of

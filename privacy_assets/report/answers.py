@@ -57,7 +57,7 @@ class Answer:
         detectable_leaks: Description of the smallest detectable leaks, or "".
         not_tested: Metrics and statistics without a result.
         metrics: Metrics whose charts and tables belong to the question.
-        estimates: Names, METRIC.STATISTIC, of the statistics that measure it.
+        estimates: Statistics that measure it, METRIC.STATISTIC.
         main: True for the questions in ``TITLES``.
     """
 

@@ -59,7 +59,7 @@ class Page:
         configuration: Protections, see :func:`protection_entry`.
         data_privacy_score: Gretel's score with "score", "grade", "membership" and "attribute". None: not computed.
         utility: Triples: statistic, value and interval, value of real rows.
-        useful: Word and text of the answer to "Is it useful?". It is no part of the verdict.
+        useful: Word and text of the answer to "Is it useful?". It does not affect the verdict.
         utility_text: The statistics of utility in one sentence without the interval. Empty: not measured.
         filter: Rows dropped by filters, see :func:`filter_entry`. None: no filter.
         sizes: Pairs: table, and its numbers of rows, columns and subjects.
@@ -329,7 +329,7 @@ def useful(utility: Sequence[tuple[str, Estimate]]) -> tuple[str, str]:
     if not utility:
         return "Not measured", "Add the metric fidelity to compare the table with real rows."
     worse = [name.partition(".")[2].replace("_", " ") for name, one in utility if one.null - one.value > _FAR_WORSE]
-    text = f"Compared with as many real rows: {utility_text(utility)}."
+    text = f"Compared with the same number of real rows: {utility_text(utility)}."
     if worse:
         return "Far worse than real rows", f"{sentence(_listing(worse))[:-1]}: far below real rows. {text}"
     return "Close to real rows", text

@@ -18,7 +18,7 @@ def page_text(page: Page) -> str:
     Plain text without colors or control characters, and without a final newline.
     """
     answers = [(one["title"], one["word"]) for one in page.answers if one["shown"]]
-    answers.append(("Is it useful? (no part of the verdict)", page.useful[0]))
+    answers.append(("Is it useful? (not part of the verdict)", page.useful[0]))
     limits = [
         (one["row"], one["judged"], one["limit"], one["label"], one["interval"], clean(one["reason"]))
         for one in page.limits

@@ -294,7 +294,7 @@ def spread_of(hits: Sequence[int], fewest: float = 3.0) -> float:
 
 
 def test_rows_of_training_people_count_as_repeated() -> None:
-    """Rows 1 to 4: one member, two members, an unseen person, a member with the row twice; 9 is everybody else's."""
+    """Rows 1 to 4: one member, two members, an unseen person, a member with the row twice; all others have row 9."""
     cells = np.concatenate([[1, 2, 2, 3, 4, 4], np.full(94, 9)])
     codes = np.concatenate([[0, 1, 2, 3, 4, 4], np.full(94, 5)])
     people = Subjects(codes, np.array([True, True, True, False, True, False]))
@@ -327,7 +327,7 @@ def test_rows_of_more_than_ten_people_are_nobodys_that_is_repeated() -> None:
 
 @pytest.mark.parametrize("holders", [1, 2, 4])
 def test_rows_repeated_whoever_has_them_cancel(holders: int) -> None:
-    """Rows with equally many people each, repeated as often; random membership, so that the interval holds 0."""
+    """Each row has the same number of people and copies. Membership is random, so the interval contains 0."""
     inside, values = [], []
     for seed in range(40):
         cells, rng = np.arange(2000).repeat(holders), np.random.default_rng(seed)
