@@ -196,6 +196,26 @@ MUTATIONS = [
         "policy.py", 'return self.status == "pass"', 'return self.status != "fail"',
         ("test_policy.py",),
     ),
+    Mutation(
+        "limits that a copy of train does not break count as evidence",
+        "policy.py", "if not any(one.can_fail for one in on_copies):", "if False:",
+        ("report/test_answers.py",),
+    ),
+    Mutation(
+        "rows that many people have count as own",
+        "metrics/copies.py", "self.others[0] < self.max_holders", "self.others[0] >= 0",
+        ("metrics/test_copies.py",),
+    ),
+    Mutation(
+        "a row with changed cells is similar to the person's own rows",
+        "metrics/_kernels.py", "if held[j] <= 2 and owners[first + j] != people[i]:", "if held[j] <= 2:",
+        ("metrics/test_copies.py",),
+    ),
+    Mutation(
+        "repeated rows of unseen people are not subtracted",
+        "metrics/copies.py", "np.where(member[often], 1.0, 1 - 1 / unseen)", "np.where(member[often], 1.0, 0.0)",
+        ("metrics/test_copies.py",),
+    ),
     # --- gate ---
     Mutation(
         "signatures are not verified",
