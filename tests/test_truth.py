@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from benchmarks.leaks import jittered
 from privacy_assets import evaluate
 from privacy_assets.distances.nearest import nearest
 from privacy_assets.evaluation.evaluate import (
@@ -27,8 +28,10 @@ from privacy_assets.evaluation.evaluate import (
     run_metrics,
 )
 from privacy_assets.generators.registry import build_generator
+from privacy_assets.metrics.membership_inference.scores import build_population
 from privacy_assets.metrics.policies import default_policy
 from privacy_assets.metrics.registry import default_metrics
+from privacy_assets.report.answers import TITLES
 from tests.metrics.test_every_metric import SHORT
 from tests.tables import as_table
 
@@ -151,6 +154,34 @@ def test_fresh_rows_hold_and_copies_break_over_splits(adult, uk_census):
         leak = judged(train, holdout, leaky(train, fresh, 0.05), metrics="copies,dcr,membership_inference")
         assert "copies.copied_share.significant" in broken(leak)
     assert held >= 5
+
+
+def answered(*tables, reference):
+    """The answers by question."""
+    report = judged(*tables, reference=reference, metrics=[name for name in JUDGING if name != "controls"])
+    words = {answer.title: answer.word for answer in report.answers}
+    return {question: words[title] for question, title in TITLES.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["adult", "uk_census"])
+def test_every_question_is_answered_by_what_measures_it(name, request):
+    """A copy, fresh rows, a leak of isolated people, and one of members whose numbers are moved.
+
+    The study of leaks does the same with all its tables (benchmarks/results/leaks.md).
+    """
+    train, holdout, fresh, reference = cut(request.getfixturevalue(name), 2_000, 1_200, 2_000, 800, seed=4)
+    rng = np.random.default_rng(4)
+    copy = answered(train, holdout, train, reference=reference)
+    assert {word for question, word in copy.items() if question != "values"} == {"Yes"}
+    assert "Yes" not in answered(train, holdout, fresh, reference=reference).values()
+    moved = pd.concat([jittered(train[:800], rng), fresh[800:]], ignore_index=True)
+    found = answered(train, holdout, moved, reference=reference)
+    assert {found[question] for question in ("linking", "inference", "membership")} == {"Yes"}
+    apart = build_population(read_inputs(train, holdout, fresh)).neighbour[: len(train)]
+    isolated = train.iloc[np.argsort(-apart, kind="stable")[:20]]
+    alone = answered(train, holdout, pd.concat([fresh[20:], isolated], ignore_index=True), reference=reference)
+    assert alone["singling out"] == "Yes" and {alone["linking"], alone["inference"]} == {"No leak found"}
 
 
 @pytest.mark.slow
