@@ -177,6 +177,12 @@ def _status(outcomes: Iterable[LimitOutcome], estimates: Mapping[str, Estimate])
 def _statement(
     status: AnswerStatus, strongest: LimitOutcome | None, leaks: str, estimates: Mapping[str, Estimate]
 ) -> str:
+    found = strongest.estimate if strongest is not None else None
+    if status == "fail" and strongest is not None and found is not None and found.measurable:
+        spec = statistic_specs().get(strongest.limit.statistic)
+        meaning = spec.meaning.rstrip(".") if spec is not None else strongest.limit.statistic
+        told = f"{meaning}: {interval(found)}. The limit is {number(strongest.limit.value)}"
+        return f"{told}; {found.note}" if found.note else told
     if status == "pass" and leaks:
         return f"This would have been found: {leaks}."
     if status == "not_limited":

@@ -30,6 +30,7 @@ BOUNDS = {
     "significant": "Broken if the whole interval is beyond it.",
     "value": "The value must be within it.",
 }
+_DO_NOT_COUNT = {True: "does not count as evidence", False: "do not count as evidence"}
 _UNLIMITED = "the default policy limits none of these statistics"
 ON_COPY = {
     True: "A verbatim copy of train breaks it.",
@@ -115,8 +116,13 @@ def _reason(verdict: Verdict, policy: Policy | None, remembered: Sequence[str]) 
     if verdict.status == "not_assessable":
         unjudged = [clean(x.limit.key, 60) for x in outcomes if x.status == "not_assessable"]
         return f"No limit is broken, but {counts} ({_listing(unjudged)}), and a table does not pass without evidence."
-    title = clean(policy.title, 90)
-    return f"{sentence(counts)[:-1]}: the evidence supports publishing this table under the policy “{title}”."
+    title, blind = clean(policy.title, 90), sum(x.can_fail is False for x in outcomes)
+    supported = f"{sentence(counts)[:-1]}: the evidence supports publishing this table under the policy “{title}”."
+    return (
+        f"{supported} {blind} of them cannot fail on this table and {_DO_NOT_COUNT[blind == 1]}."
+        if blind
+        else supported
+    )
 
 
 def _listing(names: Sequence[str], most: int = 4) -> str:
