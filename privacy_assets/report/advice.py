@@ -35,7 +35,7 @@ _SMALL = range(800, 1_501)  # people in train for whom the policy small is meant
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a report shows about the making of a table.
+    """Facts in a report on which remedies were followed.
 
     Attributes:
         generator: Its description of the generator, see :func:`privacy_configuration`.

@@ -147,7 +147,7 @@ class Report:
 
     @property
     def known(self) -> Known:
-        """What the report shows about the making of the table, for advice."""
+        """Facts in the report on which remedies were followed."""
         return Known(
             self.generator,
             (self.policy.extends or self.policy.part_of or "") if self.policy else "",

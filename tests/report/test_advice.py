@@ -152,7 +152,7 @@ def test_a_leak_is_mended_before_people_are_looked_for() -> None:
 
 
 def made_by(name: str, *filters: str, overfitting: str = "") -> Known:
-    """What is known about the table of a pipeline with this generator."""
+    """Facts about the table of a pipeline with this generator."""
     found = {"filters": {one: {} for one in filters}} if filters else None
     return Known({"name": name, "overfitting": overfitting, "filter": found})
 
