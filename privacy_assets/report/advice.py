@@ -1,10 +1,11 @@
-"""Advice on tables that do not pass, by the cause that the statistics indicate: at most three actions each.
+"""Advice on tables that do not pass, by the cause that the statistics indicate.
 
 A table with copies exceeds nearly every limit, so a single limit indicates little. If there are copies, they are the
 cause. If members are nearer to the table than non-members without copies, the cause is overfitting. If only unusual
-people are disclosed, their rare values are the cause. Actions follow the section "Recourse" of Gretel's Data Privacy
-Score: filters, overfitting protection, differential privacy, more people, de-identified columns. Their costs are this
-project's assessment. Metrics declare the cause that each of their limits indicates.
+people are disclosed, their rare values are the cause. Metrics declare the cause that each of their limits indicates.
+
+``tests/report/test_advice_followed.py`` follows every remedy until the table passes. A remedy that was followed is not
+advised again, as far as the report shows it.
 
 The privacy configuration lists the protections of a table, as defined by Gretel: privacy filters, overfitting
 protection and differential privacy. An active protection does not imply that it suffices, which the statistics show.
@@ -13,104 +14,145 @@ protection and differential privacy. An active protection does not imply that it
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+from privacy_assets.errors import safe_repr
 from privacy_assets.generators.filters import FILTERS
 from privacy_assets.metrics.base import Cause, Causes
 from privacy_assets.metrics.registry import METRICS
-from privacy_assets.policy import LimitOutcome
+from privacy_assets.policy import CANNOT_FAIL, LimitOutcome
 from privacy_assets.report.words import clean, number, sentence
-from privacy_assets.stats.estimates import Estimate
+from privacy_assets.stats.estimates import Estimate, MetricResult
+
+_LEAF = 100  # people per leaf of synthpop by default
+_FEW_COPIES = 0.1  # statistics of copies up to which the filter suffices
+_MEASURED = ("number", "date")  # roles of columns
+_SMALL = range(800, 1_501)  # people in train for whom the policy small is meant
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Facts in a report on which remedies were followed.
+
+    Attributes:
+        generator: Its description of the generator, see :func:`privacy_configuration`.
+        policy: Name of the shipped policy that the policy extends, or "".
+        people: Number of people by table.
+        fine: Columns of numbers or times in which most people have a value of their own.
+        copied: Largest statistic of copies among the limits that do not hold.
+    """
+
+    generator: Mapping[str, Any] | None = None
+    policy: str = ""
+    people: Mapping[str, int] = field(default_factory=dict)
+    fine: tuple[str, ...] = ()
+    copied: float = 0.0
+
+    @property
+    def by_pipeline(self) -> bool:
+        """Whether a pipeline made the table. Only pipelines report the filter of a generator, or that there is none."""
+        return "filter" in (self.generator or {})
+
+    @property
+    def name(self) -> str:
+        """Name of the pipeline's generator, or ""."""
+        return str((self.generator or {}).get("name", "")) if self.by_pipeline else ""
+
+    @property
+    def leaf(self) -> int:
+        """Smallest number of people in a leaf of the pipeline's trees, or 0 if it has no trees."""
+        if self.name != _TREES:
+            return 0
+        stated = re.search(r"at least (\d+) training people", str((self.generator or {}).get("overfitting")))
+        return int(stated[1]) if stated else 1
+
+    @property
+    def filters(self) -> Mapping[str, Any]:
+        """Filters of the pipeline's generator by name."""
+        return ((self.generator or {}).get("filter") or {}).get("filters") or {}
+
+
+NOTHING_KNOWN = Known()
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """An action and its cost.
+    """A remedy.
 
     Attributes:
-        do: What to do.
+        do: What to do, with the setting in parentheses. Names in braces are replaced, see :func:`_told`.
         cost: Its cost.
-        protections: Names of protections.
-        once_on: What to do instead if one of these protections is already active.
+        applies: Whether the remedy can be followed and was not followed yet.
     """
 
     do: str
     cost: str
-    protections: tuple[str, ...] = ()
-    once_on: str = ""
+    applies: Callable[[Known], bool] = lambda known: True
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """Meaning of a cause in one sentence, and at most three actions, cheapest first."""
+    """Meaning of a cause in one sentence, and remedies, the first to be tried first."""
 
     means: str
     actions: tuple[Action, ...]
 
 
-_LESS_FITTING = Action(
-    "Train for fewer epochs, or with larger leaves (generator: {name: synthpop, settings: {min_samples_leaf: 200}})",
-    "weaker fine dependencies between columns",
+_TREES, _NETWORK = "synthpop", "baynet"
+_LARGER_LEAVES = Action(
+    f"Use larger leaves (generator: {{name: {_TREES}, settings: {{min_samples_leaf: {_LEAF}}}}})",
+    "weaker dependencies between columns",
+    lambda known: 0 < known.leaf < _LEAF,
 )
-_PRIVATE = Action(
-    "Use a differentially private generator",
-    "noise, which affects small groups most",
-    ("differential privacy",),
-    "Lower the epsilon of the generator",
+_PIPELINE = Action(
+    f"Let the pipeline make the table with a shipped generator (generator: {_TREES}): use privacy-assets run, Dagster"
+    " or Airflow",
+    "the pipeline rounds fine numbers and replaces rare values before training",
+    lambda known: not known.by_pipeline,
 )
+_OTHER_GENERATOR = (
+    Action(
+        f"This table cannot be published with this generator: use another generator (generator: {_TREES})",
+        "other columns may be reproduced less well",
+        lambda known: known.by_pipeline and known.name != _TREES,
+    ),
+    Action(
+        f"This table cannot be published with this generator: use another generator (generator: {_NETWORK})",
+        "other columns may be reproduced less well",
+        lambda known: known.leaf >= _LEAF,
+    ),
+)
+_ROUND = Action(
+    "Before training, round the numbers in {fine} until at least five people share each value",
+    "less detail in these columns",
+    lambda known: bool(known.fine) and not known.by_pipeline,
+)
+_DROP = Action("Drop columns that are not needed (data: {drop: [column, column]})", "loss of these columns")
 ADVICE: dict[str, Advice] = {  # by cause
     "copied rows": Advice(
         "The table contains copies or near copies of training rows. Additional training rows would be copied, too.",
         (
+            _LARGER_LEAVES,
             Action(
-                "Train for fewer epochs or with larger leaves, or use another generator: a filter cannot fix a"
-                " generator that returns its training rows",
-                "weaker fine dependencies between columns",
-            ),
-            Action(
-                "If only a few rows are copied, remove copies that few people share, measured against both train and"
-                " holdout (generator: {filter: memorization})",
+                "Remove the few copies (generator: {filter: memorization})",
                 "common combinations become slightly rarer",
-                ("memorization", "similarity"),
-                "Raise the quantile of the filter, so that it removes more rows",
+                lambda known: known.by_pipeline and "memorization" not in known.filters and known.copied <= _FEW_COPIES,
             ),
-            _PRIVATE,
+            _PIPELINE,
+            *_OTHER_GENERATOR,
         ),
     ),
     "over-fitting": Advice(
         "The generator fits its training people better than other people, although no rows are copied.",
-        (
-            Action("Train on more people, if available", "none: each person has less influence"),
-            _LESS_FITTING,
-            _PRIVATE,
-        ),
+        (_LARGER_LEAVES, _ROUND, _PIPELINE, *_OTHER_GENERATOR),
     ),
-    "rare values": Advice(
-        "Unusual people are disclosed by their rare values, although no rows are copied.",
-        (
-            Action(
-                "Before training, round, cap or group rare values of the columns that single people out",
-                "less detail in these columns for all rows",
-            ),
-            Action("Drop columns that are not needed (data: {drop: [column, column]})", "loss of these columns"),
-            Action(
-                "Remove isolated synthetic rows (generator: {filter: outliers}); this does not reduce singling out",
-                "loss of rare groups and extreme values",
-                ("outliers",),
-                "Lower the quantile of the outlier filter; this does not reduce singling out",
-            ),
-        ),
-    ),
+    "rare values": Advice("Unusual people are disclosed by their rare values, although no rows are copied.", (_DROP,)),
     "members avoided": Advice(
         "The release avoids training rows, which reveals membership.",
-        (
-            Action(
-                "Remove filters that compare with training rows only: compare with all real rows, or do not filter",
-                "none: the removed rows are included again",
-            ),
-        ),
+        (Action("Remove the filter that compares the table with train only", "none: the removed rows are kept"),),
     ),
     "identifiers": Advice(
         "Generated columns contain identifiers or text of real people.",
@@ -121,15 +163,7 @@ ADVICE: dict[str, Advice] = {  # by cause
     ),
     "values of one person": Advice(
         "The table contains values that only one person of the training data has. The report lists the columns.",
-        (
-            Action(
-                "Let the pipeline make the table (privacy-assets run, Dagster or Airflow): it replaces rare values and"
-                " rounds fine numbers in train before the generator sees them",
-                "less detail in rare values",
-            ),
-            Action("Before training, group or drop rare values and round fine numbers in these columns", "the same"),
-            Action("Drop columns that are not needed (data: {drop: [column, column]})", "loss of these columns"),
-        ),
+        (_ROUND, _PIPELINE, _DROP),
     ),
     "foreign values": Advice(
         "Cells contain values that no real row has, which could encode arbitrary information.",
@@ -143,33 +177,34 @@ ADVICE: dict[str, Advice] = {  # by cause
     ),
     "earlier releases": Advice(
         "In combination with earlier releases of the same people, the table discloses them.",
-        (
-            Action("Train on people who are in no earlier release", "other people are needed"),
-            Action("Publish no further table of these people", "earlier releases cannot be withdrawn"),
-        ),
+        (Action("Train on people who are in no earlier release", "other people are needed"),),
     ),
     "poor fit": Advice(
         "The table is less useful than the policy requires.",
         (
             Action(
-                "Fit more closely: more epochs, smaller leaves, a larger epsilon, or another generator",
+                f"Use smaller leaves (generator: {{name: {_TREES}, settings: {{min_samples_leaf: {_LEAF}}}}})",
                 "it may disclose more; every limit is evaluated again",
+                lambda known: known.leaf > _LEAF,
             ),
+            _PIPELINE,
+            _OTHER_GENERATOR[0],
         ),
     ),
     "small holdout": Advice(
         "There are too few people to decide. If known, the limits state how many more are needed.",
         (
             Action(
-                "Assign more people to the holdout (split: {train: 0.4, holdout: 0.4, reference: 0.2}), or"
-                " use more people",
+                "Assign more people to the holdout (split: {train: 0.4, holdout: 0.4, reference: 0.2})",
                 "the generator is not trained on people in the holdout",
+                lambda known: known.by_pipeline and 4 * known.people.get("holdout", 0) < 3 * known.people["train"],
             ),
             Action(
-                "If a person has several rows, name the column that identifies people (data: {subject: column}), so"
-                " that no person is on both sides of the split",
-                "none",
+                "Use the limits for small tables, if the owner of the data accepts them (policy: small)",
+                "they tolerate larger leaks",
+                lambda known: known.policy == "default" and known.people.get("train") in _SMALL,
             ),
+            Action("Use more people than these: {people}", "they must be found"),
         ),
     ),
     "seen holdout": Advice(
@@ -178,7 +213,7 @@ ADVICE: dict[str, Advice] = {  # by cause
     ),
     "few tests": Advice(
         "Too few attacks on the generator were run to decide.",
-        (Action("Attack more tables (setting tests of the metric)", "computing time"),),
+        (Action("Attack more tables: raise the settings tests and shadows of the metric", "computing time"),),
     ),
 }
 _ANY_LEAK = "any leak"
@@ -190,7 +225,7 @@ _LEAKS: tuple[Cause, ...] = (
 )  # the first one present explains the others
 
 
-def advice(outcomes: Iterable[LimitOutcome], configuration: Iterable[Protection] = ()) -> list[dict[str, Any]]:
+def advice(outcomes: Iterable[LimitOutcome], known: Known = NOTHING_KNOWN) -> list[dict[str, Any]]:
     """List the causes of limits that did not pass, as plain records: cause, meaning, keys of limits, actions.
 
     Causes are derived from all outcomes of a table, because copies also affect limits on other attacks. An insufficient
@@ -198,7 +233,7 @@ def advice(outcomes: Iterable[LimitOutcome], configuration: Iterable[Protection]
 
     Args:
         outcomes: All outcomes that did not pass.
-        configuration: Protections of the table; active ones are not recommended again.
+        known: What is known about the making of the table. Remedies that were followed are left out.
     """
     broken_first = sorted(outcomes, key=lambda outcome: outcome.status != "fail")
     causes = {outcome.limit.key: cause_of(outcome) for outcome in broken_first}
@@ -209,8 +244,15 @@ def advice(outcomes: Iterable[LimitOutcome], configuration: Iterable[Protection]
         mended_first = cause == "small holdout" and (leaks or "members avoided" in causes.values())
         if cause and not mended_first:
             limits.setdefault(leak if cause in leaks else cause, []).append(key)
-    on = {protection.name for protection in configuration if protection.state == "on"}
-    return [_record(cause, keys, on) for cause, keys in limits.items()]
+    shares = [one.estimate.value for one in broken_first if one.estimate and one.limit.metric == "copies"]
+    known = replace(known, copied=max((share for share in shares if share > 0), default=0.0))
+    return [_record(cause, keys, known) for cause, keys in limits.items()]
+
+
+def fine_columns(results: Iterable[MetricResult]) -> tuple[str, ...]:
+    """Return the columns of numbers or times in which most people have a value of their own, as far as measured."""
+    rows = [row for result in results for row in result.tables.get("columns", ())]
+    return tuple(row["column"] for row in rows if row.get("role") in _MEASURED and row.get("own") is not None)
 
 
 def first_remedy(advised: Iterable[Mapping[str, Any]]) -> str:
@@ -226,7 +268,7 @@ def cause_of(outcome: LimitOutcome) -> str:
     same cause as a failed one.
     """
     declared, estimate = _declared(outcome), outcome.estimate
-    if outcome.passed or estimate is None:
+    if outcome.passed or estimate is None or outcome.reason.endswith(CANNOT_FAIL):
         return ""
     if outcome.status == "not_assessable" and not (estimate.measures == "release" and _beyond_chance(estimate)):
         return "" if wants_input(estimate) else declared.undecided
@@ -247,10 +289,17 @@ def _declared(outcome: LimitOutcome) -> Causes:
     return METRICS[metric].causes if metric in METRICS else Causes()
 
 
-def _record(cause: str, limits: list[str], on: set[str]) -> dict[str, Any]:
+def _record(cause: str, limits: list[str], known: Known) -> dict[str, Any]:
     found = ADVICE[cause]
-    todo = [{"what": one.once_on if on & {*one.protections} else one.do, "cost": one.cost} for one in found.actions]
+    todo = [{"what": _told(one.do, known), "cost": one.cost} for one in found.actions if one.applies(known)]
     return {"cause": cause, "means": found.means, "limits": limits, "todo": todo}
+
+
+def _told(words: str, known: Known) -> str:
+    """Replace ``{fine}`` by the names of the fine columns, and ``{people}`` by the number of people by table."""
+    people = ", ".join(f"{role} {number(known.people[role])}" for role in ("train", "holdout") if role in known.people)
+    columns = ", ".join(safe_repr(name) for name in known.fine)
+    return words.replace("{fine}", columns).replace("{people}", people or "the people in train and holdout")
 
 
 State = Literal["on", "off", "unknown"]
@@ -363,6 +412,8 @@ def what_to_do(outcome: LimitOutcome) -> str:
         return ""
     if outcome.status == "fail":
         return sentence(outcome.limit.advice)
+    if outcome.reason.endswith(CANNOT_FAIL):
+        return "Limit a statistic that sees copies in this table, such as copies.copied_share."
     if outcome.estimate is None:
         return f"Run the metric {outcome.limit.metric}, which the policy requires."
     if wants_input(outcome.estimate):

@@ -15,7 +15,7 @@ from privacy_assets.metrics.membership_inference.gretel import data_privacy_scor
 from privacy_assets.metrics.policies import policy_digest, read_policy
 from privacy_assets.metrics.registry import METRICS
 from privacy_assets.policy import Policy, Status, Verdict
-from privacy_assets.report.advice import Protection, advice, limit_advice, privacy_configuration
+from privacy_assets.report.advice import Known, Protection, advice, fine_columns, limit_advice, privacy_configuration
 from privacy_assets.report.answers import Answer, answers
 from privacy_assets.report.html import notebook_html, page_html
 from privacy_assets.report.page import (
@@ -148,9 +148,19 @@ class Report:
         return answers(self.policy_verdict.outcomes, self.results, self.verdict)
 
     @property
+    def known(self) -> Known:
+        """Facts in the report on which remedies were followed."""
+        return Known(
+            self.generator,
+            (self.policy.extends or self.policy.part_of or "") if self.policy else "",
+            {role: sizes["subjects"] for role, sizes in self.tables.items() if "subjects" in sizes},
+            fine_columns(self.results.values()),
+        )
+
+    @property
     def advice(self) -> list[dict[str, Any]]:
         """Advice on the limits that did not pass, by cause, as plain records; see ``report.advice``."""
-        return advice(self.policy_verdict.broken, self.privacy_configuration)
+        return advice(self.policy_verdict.broken, self.known)
 
     def to_json(self) -> dict[str, Any]:
         """Return a mapping that ``json.dumps(..., allow_nan=False)`` accepts; NaN and infinity become None."""

@@ -143,6 +143,7 @@ def test_a_limit_that_a_copy_of_train_does_not_break_is_no_evidence() -> None:
     assert [one.can_fail for one in second.policy_verdict.outcomes] == [True, False]
     assert "cannot fail" in second.to_text() and "does not break it" in second.to_html()
     assert Report.from_json(neither.to_json()).verdict == "not_assessable"
+    assert not neither.advice and "copies.copied_share" in next(iter(neither.page().limit_advice))
 
 
 def test_verdict_and_judged_numbers_have_room_in_the_ui() -> None:
