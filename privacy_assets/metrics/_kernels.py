@@ -224,6 +224,7 @@ def changed_cells(real: Array, people: Array, others: Array, owners: Array) -> A
     out; ``people`` int64 (n,), ``owners`` int64 (m,).
     """
     counts = np.zeros((3, real.shape[1]), np.int64)
+    real, others = np.ascontiguousarray(real), np.ascontiguousarray(others)  # one layout, so that it is compiled once
     _changed(real, people, others, owners, np.zeros(_BLOCK, np.int32), counts)
     return counts
 

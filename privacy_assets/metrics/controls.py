@@ -319,7 +319,7 @@ class Controls(Metric):
         tuple[Annotated[float, Field(gt=0, le=0.5)], ...], Tuple, Field(min_length=1), AfterValidator(_rising)
     ] = Field(
         title="ascending numbers above 0 and up to 0.5",
-        default=(0.01, 0.02, 0.05, 0.1, 0.2),
+        default=(0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.2),
         description="planted shares of all rows",
     )
     limits: tuple[Limit, ...] = Field(default=(), json_schema_extra=DERIVED, description="limits in force")

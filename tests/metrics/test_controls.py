@@ -73,7 +73,7 @@ def test_an_honest_table_of_this_size_says_how_small_a_leak_it_shows(measured: M
     assert (measured.estimate("false_alarm_rate").value, judged(inputs_of())) == (0, set())
     for kind in KINDS:
         estimate = measured.estimate(f"smallest_leak_{kind}")
-        assert 0.002 < estimate.low < estimate.value < estimate.high < 0.3, kind
+        assert 0.0005 < estimate.low < estimate.value < estimate.high < 0.3, kind
         assert estimate.note.startswith("6 of 6 plantings of up to"), kind
     assert measured.estimate("smallest_leak_rare").value < measured.estimate("smallest_leak_resampled").value
     assert not Controls.default_limits and OWN.judge({"controls": measured}).status == "pass"
