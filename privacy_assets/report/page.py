@@ -333,7 +333,7 @@ def size_facts(tables: Mapping[str, Mapping[str, int]], generator: Mapping[str, 
 def useful(utility: Sequence[tuple[str, Estimate]]) -> tuple[str, str]:
     """Answer whether the table is useful, in a word and a sentence."""
     if not utility:
-        return "Not measured", "Add the metric fidelity to compare the table with real rows."
+        return "Not measured", "No metric compared the table with real rows."
     worse = [name.partition(".")[2].replace("_", " ") for name, one in utility if one.null - one.value > _FAR_WORSE]
     text = f"Compared with the same number of real rows: {utility_text(utility)}."
     if worse:

@@ -40,7 +40,7 @@ pytestmark = pytest.mark.slow
 
 PASSWORD = "s3cret-of-the-store"
 HUGE = "x" * 1_000_000
-SCORES = {"metrics": ["dcr"], "embedder": False}
+SCORES = {"metrics": ["dcr", "value_disclosure"], "embedder": False}
 KEYS = {"slashes": "../../x", "space": "north ", "case": "North", "dots": "..", "unicode": "nörth", "long": "n" * 250}
 ACTS: dict[str, Callable[[Airflow], Act]] = {}
 

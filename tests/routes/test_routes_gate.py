@@ -29,8 +29,10 @@ SCORED = ("train", "holdout", "synthetic", "evaluation_inputs", "dcr")
 ATTESTED = (*SCORED, "attestation")
 IDENTICAL, MEMBER = ({**limit, "at_most": most} for limit, most in zip(LENIENT["limits"], (0.3, 0.8), strict=True))
 STRICT = {"policy": {"name": "strict", "limits": [IDENTICAL, MEMBER], **FEW_DRAWS}}
-NO_COPIES = {"statistic": "value_disclosure.foreign_cells", "at_most": 0.0}  # a policy without limits on copies
-LOOSE = {"policy": {"name": "loose", "limits": [NO_COPIES], **FEW_DRAWS}}
+SCORE = {"statistic": "dcr.privacy_score", "min_subjects": 5}
+# Half of the rows are copies: one fails, the other tolerates it. A full copy breaks both, else they are not assessable.
+TIGHT, LOOSE = ({"policy": {"name": name, "limits": [{**SCORE, "at_most": most}], **FEW_DRAWS}}
+                for name, most in (("tight", 0.3), ("loose", 0.8)))  # fmt: skip
 FEWER = {"policy": {"name": "fewer", "limits": [MEMBER], **FEW_DRAWS}}
 BEFORE, OTHER = "these rows failed before", "under another policy"
 LOCKED, LATEST = "differs from the lock of the table", "is not the latest one"
@@ -42,6 +44,9 @@ def _splits(world: World) -> None:
         people(100, seed).to_parquet(world.root / f"train_{split}.parquet")
         unseen(seed + 1).to_parquet(world.root / f"holdout_{split}.parquet")
     world.private.to_parquet(world.root / "copies.parquet")
+    others = unseen(5).drop(columns="pid").iloc[: len(world.private) // 2]
+    half = pd.concat([world.private.iloc[len(others) :], others], ignore_index=True)
+    half.to_parquet(world.root / "half.parquet")
 
 
 def unseen(seed: int) -> pd.DataFrame:
@@ -170,8 +175,8 @@ def test_route_22_the_holdout_is_replaced_after_the_check(world: World) -> None:
 def test_route_23_a_limit_loosened_then_restored(world: World, failed_before: bool) -> None:
     """Under the strict policy these rows were never evaluated (as in route 21), or they failed before."""
     table, layers = f"restored_{failed_before}", {"lock": LOCKED, "policy": OTHER, "estimates": HOLDS}
-    both, assets = {"metrics": ["dcr", "value_disclosure"]}, of(table, (*ATTESTED, "value_disclosure"))
-    strict, loose = external(world, table, **both), external(world, table, **both, **LOOSE)
+    half, assets = {"synthetic": world.root / "half.parquet"}, of(table, ATTESTED)
+    strict, loose = external(world, table, **half, **TIGHT), external(world, table, **half, **LOOSE)
     if failed_before:
         assert not checks(world.run(strict, *assets))["attestation", "policy_holds"].passed
         layers["memory"] = BEFORE
