@@ -85,7 +85,7 @@ def test_each_statistic_is_that_of_the_other_metric_on_the_other_roles() -> None
     asked = metric_inputs(inputs.schema, {**tables, "synthetic": inputs.synthetic}, seed=5)
     estimates = {f.name: f for metric in (Dcr(), MembershipInference()) for f in metric.measure(asked).estimates}
     for estimate in HoldoutLeakage().measure(inputs).estimates:
-        other = {**estimates[estimate.name].to_json(), "measures": "evaluation"}
+        other = {**estimates[estimate.name].to_json(), "measures": "evaluation", "question": ""}
         assert estimate.to_json() == pytest.approx(other, nan_ok=True), estimate.name
 
 
