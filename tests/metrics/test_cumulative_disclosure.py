@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -71,7 +73,7 @@ def test_each_statistic_is_that_of_the_other_metric_on_the_union_in_any_order() 
     inputs = read_inputs(TRAIN, HOLDOUT, union, REFERENCE)
     found = {f.name: f for metric in (Dcr(), MembershipInference()) for f in metric.measure(inputs).estimates}
     for estimate in result.estimates:
-        assert estimate == found[estimate.name]
+        assert replace(estimate, question=found[estimate.name].question) == found[estimate.name]
 
 
 def test_a_column_that_came_or_went_since_does_not_stop_anything() -> None:

@@ -518,10 +518,11 @@ def test_of_an_edited_connection_only_credentials_are_taken(ran: Ran) -> None:
 
 
 def test_steps_that_fail_with_rows_in_their_hands_are_tried_again_and_a_table_is_published_in_the_end(ran: Ran) -> None:
-    states = {task.removeprefix("planted."): found for task, found in ran.states("planted", "first").items()}
+    states = {task.removeprefix("planted."): state for task, (state, _) in ran.states("planted", "first").items()}
     verbs = ("read", "split", "fit", "sample", "prepare", "score", "attest", "publish")
-    assert states == dict.fromkeys(verbs, ("success", 2))
-    assert len(list((ran.place / "failed").iterdir())) == 8
+    assert states == dict.fromkeys(verbs, "success")
+    # Each failed once, as these files and the logs show. Airflow repeats a try under its number if it lost the worker.
+    assert {file.name for file in (ran.place / "failed").iterdir()} == set(verbs)
     logs = [file.read_text() for file in ran.place.glob("home/logs/dag_id=planted/**/*.log")]
     assert sum("ValueError at" in log and "Its message is hidden" in log for log in logs) == 8
     assert ReleaseStore(ran.place / "deployment/releases").history(ReleaseTarget("planted"))

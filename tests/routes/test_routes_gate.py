@@ -27,7 +27,7 @@ from privacy_assets.policy import Limit, Policy, Verdict
 
 SCORED = ("train", "holdout", "synthetic", "evaluation_inputs", "dcr")
 ATTESTED = (*SCORED, "attestation")
-IDENTICAL, MEMBER = ({**limit, "at_most": most} for limit, most in zip(LENIENT["limits"], (0.3, 0.8), strict=True))
+IDENTICAL, MEMBER = ({**limit, "at_most": most} for limit, most in zip(LENIENT["limits"], (0.3, 0.5), strict=True))
 STRICT = {"policy": {"name": "strict", "limits": [IDENTICAL, MEMBER], **FEW_DRAWS}}
 SCORE = {"statistic": "dcr.privacy_score", "min_subjects": 5}
 # Half of the rows are copies: one fails, the other tolerates it. A full copy breaks both, else they are not assessable.
@@ -188,9 +188,10 @@ def test_route_23_a_limit_loosened_then_restored(world: World, failed_before: bo
 
 @pytest.mark.slow
 def test_route_24_a_limit_deleted_from_the_definitions(world: World) -> None:
-    real = external(world, "deleted")
+    half = {"synthetic": world.root / "half.parquet"}
+    real = external(world, "deleted", **half)
     assert not checks(world.run(real, *of("deleted", SCORED)))["dcr", "dcr_identical_excess_significant"].passed
-    fewer = external(world, "deleted", **FEWER)
+    fewer = external(world, "deleted", **half, **FEWER)
     refused(world.run(fewer, "deleted/attestation"), "deleted", LOCKED, "attestation", check="policy_holds")
     accept(world, "deleted")
     without = world.run(fewer, *of("deleted", ("dcr", "attestation")))
@@ -233,30 +234,27 @@ def test_route_25_retry_until_it_passes(world: World, form: str) -> None:
 
 @pytest.mark.slow
 def test_route_26_draw_new_tables_until_one_passes(world: World) -> None:
-    """The copies meet a limit by a fifth of their interval: a first attempt releases them, a second does not."""
-    files = [world.root / f"{name}.parquet" for name in ("train_true", "holdout_true", "copies")]
+    """A table, half copies, meets a limit by a fifth of its interval: a first attempt releases it, a second not."""
+    files = [world.root / f"{name}.parquet" for name in ("train_true", "holdout_true", "half")]
+    half = {"synthetic": files[-1]}
     found = evaluate(*files, subject="pid", metrics=["dcr"], policy=STRICT["policy"], embedder=False, device="cpu")
     estimate = found.results["dcr"].estimate("member_excess")
     most = estimate.value + 1.2 * (estimate.high - estimate.value)
-    # Values above 1, which the conservative bound of the interval can reach, are possible only for a policy in Python.
-    lucky = {
-        "policy": Policy(
-            (Limit("dcr.member_excess", at_most=most, min_subjects=5),), "lucky", settings=FEW_DRAWS["metrics"]
-        )
-    }
-    assert world.run(external(world, "drawn_once", **lucky)).success
+    limit = Limit("dcr.member_excess", at_most=most, min_subjects=5)
+    lucky = {"policy": Policy((limit,), "lucky", settings=FEW_DRAWS["metrics"])}
+    assert world.run(external(world, "drawn_once", **half, **lucky)).success
     (release,) = released(world, "drawn_once")
-    assert copies(world.private, pd.read_parquet(release.table)) > 0.97  # the largest ages are replaced
+    assert copies(world.private, pd.read_parquet(release.table)) >= 0.45  # the largest ages are replaced
 
     other = world.root / "another_draw.parquet"
     world.private.iloc[:50].to_parquet(other)
     world.run(external(world, "drawn_again", synthetic=other, **lucky), *of("drawn_again", ATTESTED))
-    result = world.run(external(world, "drawn_again", **lucky))
+    result = world.run(external(world, "drawn_again", **half, **lucky))
     assert not checks(result)["dcr", "dcr_member_excess"].passed
     assert not checks(result)["attestation", "policy_holds"].passed
     shown = checks(result)["attestation", "policy_holds"].metadata["dcr.member_excess"].value
     assert "at attempt 2 from the same training rows" in shown
-    refused(world.run(external(world, "drawn_again", **lucky), "drawn_again/published"), "drawn_again", HOLDS)
+    refused(world.run(external(world, "drawn_again", **half, **lucky), "drawn_again/published"), "drawn_again", HOLDS)
     nothing_published(world, "drawn_again")
 
 
