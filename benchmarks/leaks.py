@@ -21,6 +21,7 @@ import math
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.metrics.membership_inference.scores import build_population
 from privacy_assets.metrics.policies import default_policy, load_policy
 from privacy_assets.metrics.registry import build_metric
-from privacy_assets.policy import Policy, Verdict
+from privacy_assets.policy import Limit, Policy, Verdict
 from privacy_assets.report.answers import TITLES, answers
 from privacy_assets.stats.estimates import Estimate, MetricResult, to_jsonable
 
@@ -249,13 +250,18 @@ def measured(
 ) -> dict[str, Any]:
     """Return every estimate of one release, and CPU seconds."""
     inputs = released(frame, whose, people, kind, seed, {**LEAKS, **UNSEEN})
+    return {"own": with_own_row(inputs), **measured_on(inputs, metrics)}
+
+
+def measured_on(inputs: EvaluationInputs, metrics: Sequence[str]) -> dict[str, Any]:
+    """Return every estimate of these metrics, and CPU seconds."""
     seconds, results = cost(lambda: run_metrics(inputs, {name: build_metric(name) for name in metrics}))
     estimates = {
         f"{name}.{estimate.name}": to_jsonable([getattr(estimate, part) for part in KEPT])
         for name, result in results.items()
         for estimate in result.estimates
     }
-    return {"own": with_own_row(inputs), "estimates": estimates, "seconds": seconds}
+    return {"estimates": estimates, "seconds": seconds}
 
 
 def with_own_row(inputs: EvaluationInputs, few: int = 2) -> float:
@@ -399,7 +405,7 @@ def report_text(found: Sequence[dict[str, Any]], policy: Policy) -> str:
     out += ["", "| limit | leaks that it fails | alone | harmless that it fails | undecided |", "|---|---|---|---|---|"]
     for limit in sorted({*fails, *refused, *undecided}, key=lambda limit: (-fails[limit], limit)):
         out.append(f"| `{limit}` | {fails[limit]} | {alone[limit]} | {refused[limit]} | {undecided[limit]} |")
-    out += ["", answered_text(found, judgements)]
+    out += ["", answered_text(found, judgements), "", alone_text(found, policy)]
     seconds = [line["seconds"] for line in found] or [math.nan]
     harmless_ones = sum(line["kind"] in HARMLESS for line in found)
     told = f"{len(found) - harmless_ones} leaks and {harmless_ones} harmless releases"
@@ -418,6 +424,24 @@ def answered_text(found: Sequence[dict[str, Any]], judgements: Sequence[Verdict]
         if own := yes.get(kind):
             shares = " | ".join(f"{sum(column)} of {len(own)}" for column in zip(*own, strict=True))
             out.append(f"| {kind} | {shares} |")
+    return "\n".join(out)
+
+
+def alone_text(found: Sequence[dict[str, Any]], policy: Policy) -> str:
+    """Return Markdown with the share of releases of each kind that the limits of one metric alone refuse."""
+    limits: dict[str, list[Limit]] = defaultdict(list)
+    for limit in policy.limits:
+        limits[limit.metric].append(limit)
+    parts = {metric: replace(policy, limits=tuple(own), name="part") for metric, own in limits.items()}
+    out = [f"| refused by one metric alone | {' | '.join(parts)} |", "|" + "---|" * (len(parts) + 1)]
+    for kind in (*HARMLESS, *LEAKS, *UNSEEN):
+        own = [line for line in found if line["kind"] == kind]
+        shares = []
+        for metric, part in parts.items():
+            statuses = [judged(line, part).status for line in own if metric in results_of(line)]
+            shares.append(f"{statuses.count('fail')} of {len(statuses)}" if statuses else "")
+        if own:
+            out.append(f"| {kind} | {' | '.join(shares)} |")
     return "\n".join(out)
 
 

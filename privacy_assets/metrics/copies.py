@@ -12,9 +12,8 @@ from typing import ClassVar
 import numpy as np
 from pydantic import Field
 
-from privacy_assets.errors import safe_repr
 from privacy_assets.infra.settings import declared
-from privacy_assets.metrics.base import Causes, Metric, Question
+from privacy_assets.metrics.base import Causes, Metric, Plot, Question, SharePlot
 from privacy_assets.metrics.inputs import Budget, EvaluationInputs, target_rows
 from privacy_assets.policy import Limit
 from privacy_assets.stats import inference
@@ -204,8 +203,8 @@ def advantages(weights: np.ndarray, people: Subjects, difference: Difference) ->
 
 def matched_columns(
     own: np.ndarray, weights: np.ndarray, synthetic: np.ndarray, matched: np.ndarray, people: Subjects
-) -> list[int]:
-    """Find the columns in which members match synthetic rows better than non-members, at most three, best first.
+) -> np.ndarray:
+    """Return how much each column contributes to the match of members beyond that of non-members.
 
     Args:
         own: Codes (F, n) of the attacked rows.
@@ -215,7 +214,8 @@ def matched_columns(
         people: Subjects of the attacked rows.
 
     Returns:
-        Columns that contribute a tenth or more of the members' advantage in bits among the best matching rows.
+        Share of each column in the members' advantage in bits among the best matching rows, float64 (F,). It is 0 for
+        columns in which members match no better.
     """
     best = np.argsort(-matched, kind="stable")[: max(_FEWEST_BEST, min(int(TAILS[-1] * len(matched)), _MOST_BEST))]
     bits = np.empty((len(own), len(best)))
@@ -225,8 +225,8 @@ def matched_columns(
     member = people.member[people.codes[best]]
     others = len(people) - people.members
     more = bits[:, member].sum(axis=1) / people.members - bits[:, ~member].sum(axis=1) / others
-    order = np.argsort(-more, kind="stable")[:3]
-    return [column for column in order.tolist() if more[column] >= 0.1 * np.maximum(more, 0).sum() > 0]
+    more = np.maximum(more, 0)
+    return np.asarray(more / (more.sum() or 1.0))
 
 
 @declared
@@ -329,11 +329,20 @@ class Copies(Metric):
         "copies.copied_share": 0.08,
         "copies.copied_share.significant": 0.006,
     }
+    plots: ClassVar[tuple[Plot, ...]] = (
+        SharePlot(
+            table="matched_columns",
+            caption="Columns in which training people agree with released rows more than unseen people do. The bars "
+            "are shares of the difference in bits among the best matching rows.",
+            label="column",
+            series={"share": "share of the difference"},
+        ),
+    )
     causes: ClassVar[Causes] = Causes("copied rows", {"partial_advantage": "over-fitting"})
     question: ClassVar[Question | None] = "copies"
 
     def measure(self, inputs: EvaluationInputs) -> MetricResult:
-        """Compute the statistics. There are no tables."""
+        """Compute the statistics, and if one is above chance the table ``matched_columns``: column and share."""
         people = inputs.all_subjects
         sides = [np.unique(inputs.subject_codes(role)).size for role in ("train", "holdout")]
         rows = target_rows(inputs, inputs.real_roles, self.max_targets, "copies.attacked")
@@ -353,17 +362,23 @@ class Copies(Metric):
         own = np.ascontiguousarray(real[:, rows])
         matched = best_weights(own, weights, made)
         partly = partial_estimate(advantages(matched, attacked, difference), attacked)
-        if partly.low > 0:
-            driving = matched_columns(own, weights, made, matched, attacked)
-            names = ", ".join(safe_repr(inputs.schema.names[column]) for column in driving)
-            partly = replace(partly, note=f"{partly.note}; mostly values of {names}")
         cells = np.concatenate([inputs.row_ids[role] for role in inputs.real_roles])
         share, half = repeated(cells, inputs.row_ids["synthetic"], people)
         often = self.statistic("repeated_share").estimate(
             max(share, 0.0), min(max(share - half, -1.0), 1.0), min(max(share + half, 0.0), 1.0), people.counts,
             confidence=_REPEATED_CONFIDENCE, minimum_detectable_effect=2 * half,
         )  # fmt: skip
-        return self.result(inputs, (*shares, partly, often))
+        estimates = (*shares, partly, often)
+        tables = {}
+        if any(one.low > 0 for one in estimates):
+            driving = matched_columns(own, weights, made, matched, attacked)
+            order = np.argsort(-driving, kind="stable")
+            tables["matched_columns"] = [
+                {"column": inputs.schema.names[column], "share": float(driving[column])}
+                for column in order.tolist()
+                if driving[column] > 0
+            ]
+        return self.result(inputs, estimates, **tables)
 
     def _difference(self, inputs: EvaluationInputs, people: Subjects, purpose: str) -> Difference:
         rng = inputs.rng(purpose)

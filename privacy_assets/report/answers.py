@@ -15,7 +15,7 @@ from privacy_assets.metrics.base import Question
 from privacy_assets.metrics.registry import METRICS, statistic_specs
 from privacy_assets.policy import LimitOutcome, Status
 from privacy_assets.report.advice import cause_of
-from privacy_assets.report.words import interval, number
+from privacy_assets.report.words import clean, interval, number
 from privacy_assets.stats.estimates import Estimate, MetricResult
 
 AnswerStatus = Status | Literal["not_limited", "not_tested"]
@@ -37,6 +37,8 @@ _WORDS: dict[AnswerStatus, str] = {
     "not_limited": "Not limited by this policy",
     "not_tested": "Not tested",
 }
+_OF_ROWS = ("copies", "singling out", "linking", "membership")  # questions about whole rows
+_MUCH = 0.1  # minimum share of a column that is named as the source of a leak
 _UNKNOWN = "foreign values"  # such cells could encode private rows, but need not
 _WORDS_OF_GATE: dict[AnswerStatus, str] = {"pass": "Yes", "fail": "No", "not_assessable": "Not shown"}
 _WORDS_OF_OTHER: dict[AnswerStatus, str] = {"pass": "Within limits", "fail": "Broken"}
@@ -149,13 +151,14 @@ def _answer(
     elif group == _GATE and planted and not outcomes:
         word = f"From {planted[0]} on"
     leaks = "; ".join(planted) or _detectable(strongest)
+    source = _source(results) if status == "fail" and group in _OF_ROWS else ""
     return Answer(
         title=title,
         word=word,
         status=status,
         outcomes=tuple(outcomes),
         strongest=strongest,
-        statement=_statement(status, strongest, leaks, own) if group in TITLES else _reason(strongest),
+        statement=_statement(status, strongest, leaks, own) + source if group in TITLES else _reason(strongest),
         detectable_leaks=leaks,
         not_tested=tuple(_not_tested(estimates, results, group)),
         metrics=tuple(name for name in results if _home(name) == group),
@@ -189,6 +192,14 @@ def _statement(
         name, one = next((name, one) for name, one in estimates.items() if one.measurable)
         return f"{name} is {interval(one)} ({number(one.null)}: no leak)."
     return _reason(strongest)
+
+
+def _source(results: Mapping[str, MetricResult]) -> str:
+    """Return a sentence with the columns in which training people agree with released rows, or ""."""
+    result = results.get("copies")
+    rows = result.tables.get("matched_columns", ()) if result is not None else ()
+    names = [clean(row["column"], 60) for row in rows[:3] if row["share"] >= _MUCH]
+    return f". Training people agree with released rows mostly in {', '.join(names)}" if names else ""
 
 
 def _reason(strongest: LimitOutcome | None) -> str:

@@ -274,6 +274,25 @@ def wide(number: int, rng: np.random.Generator) -> pd.DataFrame:
     return frame.astype({"pay": float}).assign(plan=frame["plan"].where(rng.random(number) > 0.05))
 
 
+# --- matched columns --------------------------------------------------------------------------------------------------
+
+
+def test_the_columns_in_which_training_people_agree_with_the_release_are_named() -> None:
+    """A fifth of the released rows have the numbers of training people in two columns, the other cells of others."""
+    rng = np.random.default_rng(6)
+    train, holdout, fresh = (wide(600, rng) for _ in range(3))
+    kept = ["pay", "since"]
+    synthetic = fresh.copy()
+    synthetic.loc[:119, kept] = train.loc[:119, kept].to_numpy()
+    synthetic = synthetic.astype(fresh.dtypes.to_dict())
+    rows = Copies(n_permutations=199).measure(inputs_of(train, holdout, synthetic)).tables["matched_columns"]
+    assert {row["column"] for row in rows[:2]} == set(kept)
+    assert sum(row["share"] for row in rows) == pytest.approx(1)
+    assert sum(row["share"] for row in rows[:2]) > 0.7
+    unseen = Copies(n_permutations=199).measure(inputs_of(train, holdout, fresh))
+    assert "matched_columns" not in unseen.tables
+
+
 # --- repeated_share ---------------------------------------------------------------------------------------------------
 
 

@@ -99,6 +99,16 @@ def test_an_answer_rests_on_the_limit_that_is_broken_most_or_comes_closest() -> 
     assert closest.limit.key == "dcr.member_excess" and closest.used() == pytest.approx(closest.measured / 0.05)
 
 
+def test_a_broken_limit_on_rows_names_the_columns_that_match() -> None:
+    rows = [{"column": "income", "share": 0.8}, {"column": "age", "share": 0.15}, {"column": "sex", "share": 0.05}]
+    copies = MetricResult("copies", (estimate("copied_share", 0.0, 0.01, null=0.0),), {"matched_columns": rows})
+    limits = (Limit("dcr.member_excess", at_most=0.05),)
+    broken, held = (report(dcr(value), copies, limits=limits) for value in (0.31, 0.0))
+    named = "Training people agree with released rows mostly in income, age."
+    assert named in broken.to_html() and named not in held.to_html()
+    assert broken.answers[0].statement.endswith(named.removesuffix("."))
+
+
 def test_members_who_are_avoided_are_recognised_as_members() -> None:
     copies, _, _, _, members, _ = report(dcr(-0.31), limits=(Limit("dcr.member_excess", at_most=0.05),)).answers[:6]
     assert (copies.word, members.word) == ("Not limited by this policy", "Yes")
