@@ -140,8 +140,8 @@ def without_shift(
         return checked
     more = len(names) - _NAMED
     reason = (
-        f"{DIFFER} in {', '.join(names[:_NAMED])}{f' and {more} more' if more > 0 else ''}, and rows of people taken"
-        " out of train, which are not copies, break the limit as well"
+        f"{DIFFER} in {', '.join(names[:_NAMED])}{f' and {more} more' if more > 0 else ''}, and real rows in place of"
+        " the release, none of them in train, break the limit as well"
     )
     again = {name: metrics[name].measure(unseen) for name in dict.fromkeys(limit.metric for limit in broken)}
     for limit in broken:

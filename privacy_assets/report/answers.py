@@ -108,7 +108,9 @@ def answers(outcomes: Iterable[LimitOutcome], results: Mapping[str, MetricResult
     others = [group for group in (_GATE, _OTHER) if group in groups or group in measured]
     titles = [*TITLES.items(), *zip(others, others, strict=True)]
     copied = any(outcome.status == "fail" for outcome in groups.get("copies", ()))
-    return [_answer(group, title, groups.get(group, []), results, estimates, verdict, copied) for group, title in titles]
+    return [
+        _answer(group, title, groups.get(group, []), results, estimates, verdict, copied) for group, title in titles
+    ]
 
 
 def question_of(name: str) -> str:

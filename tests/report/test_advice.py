@@ -347,7 +347,7 @@ def test_an_unknown_budget_says_so():
 
 
 def test_a_statistic_that_measures_only_a_difference_of_train_and_holdout_asks_for_a_random_split() -> None:
-    note = f"{DIFFER} in 'age', and rows of people taken out of train, which are not copies, break the limit as well"
+    note = f"{DIFFER} in 'age', and real rows in place of the release, none of them in train, break the limit as well"
     unjudged = outcome(LIMITS["copies.changed_share.significant"], math.nan, note=note)
     (found,) = advice([unjudged])
     assert found["cause"] == "different holdout" and "at random" in found["todo"][0]["what"]
