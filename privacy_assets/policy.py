@@ -28,6 +28,7 @@ _FIELDS = {key: key for key in ("name", "limits", "extends", "embedder", "part_o
 _FIELDS |= {"metrics": "settings"}
 MIN_HOLDERS = 5
 CANNOT_FAIL = "the limit cannot fail on this table: a verbatim copy of train does not break it"
+DIFFER = "train and holdout differ"  # start of the note of a statistic that measures only this difference
 _DECIDED = 0.9  # targeted share of releases that are decided with the suggested number of subjects
 _NUMBER = "a finite number, and only one of at_most and at_least"
 

@@ -181,7 +181,10 @@ def test_every_question_is_answered_by_what_measures_it(name, request):
     apart = build_population(read_inputs(train, holdout, fresh)).neighbour[: len(train)]
     isolated = train.iloc[np.argsort(-apart, kind="stable")[:20]]
     alone = answered(train, holdout, pd.concat([fresh[20:], isolated], ignore_index=True), reference=reference)
-    assert alone["singling out"] == "Yes" and {alone["linking"], alone["inference"]} == {"No leak found"}
+    assert alone["singling out"] == "Yes" and {alone["linking"], alone["inference"]} <= {
+        "No leak found",
+        "No further leak found",
+    }
 
 
 @pytest.mark.slow

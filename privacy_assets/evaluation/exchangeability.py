@@ -18,7 +18,7 @@ import numpy as np
 from privacy_assets.errors import safe_repr
 from privacy_assets.metrics.base import Metric
 from privacy_assets.metrics.inputs import EvaluationInputs
-from privacy_assets.policy import Limit, judge_limit
+from privacy_assets.policy import DIFFER, Limit, judge_limit
 from privacy_assets.stats import inference
 from privacy_assets.stats.estimates import MetricResult
 from privacy_assets.stats.subjects import Subjects
@@ -31,6 +31,7 @@ PERMUTATIONS = 999
 BINS = 10
 DIFFERENT = 0.001  # p-value up to which train and holdout differ
 _RARE = 20  # levels with fewer rows are pooled
+_NAMED = 3  # columns that a reason names; the note names all
 _FEWEST = 20  # rows of a release and of train that a metric needs
 
 
@@ -93,7 +94,8 @@ def with_shift_note(inputs: EvaluationInputs) -> EvaluationInputs:
     if not names:
         return inputs
     note = (
-        f"Train and holdout differ in {', '.join(names)} (a simple model tells them apart with AUC {_auc(inputs):.2f})."
+        f"Train and holdout differ in {', '.join(names)} (a simple model distinguishes them with AUC"
+        f" {_auc(inputs):.2f}; 0.5: not at all)."
         " Statistics that compare them measure this difference, too."
     )
     inputs.progress(note)
@@ -136,9 +138,10 @@ def without_shift(
     unseen = _with_people_of_train(inputs) if names else None
     if unseen is None:
         return checked
+    more = len(names) - _NAMED
     reason = (
-        f"train and holdout differ in {', '.join(names)} (a simple model tells them apart with AUC"
-        f" {_auc(inputs):.2f}), and people taken out of train break the limit as well"
+        f"{DIFFER} in {', '.join(names[:_NAMED])}{f' and {more} more' if more > 0 else ''}, and real rows in place of"
+        " the release, none of them in train, break the limit as well"
     )
     again = {name: metrics[name].measure(unseen) for name in dict.fromkeys(limit.metric for limit in broken)}
     for limit in broken:

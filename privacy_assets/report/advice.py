@@ -23,7 +23,7 @@ from privacy_assets.errors import safe_repr
 from privacy_assets.generators.filters import FILTERS
 from privacy_assets.metrics.base import Cause, Causes
 from privacy_assets.metrics.registry import METRICS
-from privacy_assets.policy import CANNOT_FAIL, LimitOutcome
+from privacy_assets.policy import CANNOT_FAIL, DIFFER, LimitOutcome
 from privacy_assets.report.words import clean, number, sentence
 from privacy_assets.stats.estimates import Estimate, MetricResult
 
@@ -152,12 +152,12 @@ ADVICE: dict[str, Advice] = {  # by cause
     "rare values": Advice("Unusual people are disclosed by their rare values, although no rows are copied.", (_DROP,)),
     "members avoided": Advice(
         "The release avoids training rows, which reveals membership.",
-        (Action("Remove the filter that compares the table with train only", "none: the removed rows are kept"),),
+        (Action("Remove the filter that compares the table with train only", "none, the removed rows are kept"),),
     ),
     "identifiers": Advice(
         "Generated columns contain identifiers or text of real people.",
         (
-            Action("Generate these columns independently of the real values", "none: each value belongs to one person"),
+            Action("Generate these columns independently of the real values", "none, each value belongs to one person"),
             Action("Drop them (data: {drop: [column, column]})", "loss of these columns"),
         ),
     ),
@@ -168,7 +168,7 @@ ADVICE: dict[str, Advice] = {  # by cause
     "foreign values": Advice(
         "Cells contain values that no real row has, which could encode arbitrary information.",
         (
-            Action("Use only values of real rows", "none: other categories do not exist in the data"),
+            Action("Use only values of real rows", "none, other categories do not exist in the data"),
             Action(
                 "Declare additional allowed values of the column (data: {allowed_values: {column: [value, value]}})",
                 "none",
@@ -205,6 +205,16 @@ ADVICE: dict[str, Advice] = {  # by cause
                 lambda known: known.policy == "default" and known.people.get("train") in _SMALL,
             ),
             Action("Use more people than these: {people}", "they must be found"),
+        ),
+    ),
+    "different holdout": Advice(
+        "Train and holdout are not random samples of the same people. Some limits measure this difference instead of a"
+        " leak.",
+        (
+            Action(
+                "Divide the people at random into train and holdout, then generate the table from train again",
+                "the generator must be trained again",
+            ),
         ),
     ),
     "seen holdout": Advice(
@@ -271,6 +281,8 @@ def cause_of(outcome: LimitOutcome) -> str:
     if outcome.passed or estimate is None or outcome.reason.endswith(CANNOT_FAIL):
         return ""
     if outcome.status == "not_assessable" and not (estimate.measures == "release" and _beyond_chance(estimate)):
+        if estimate.note.startswith(DIFFER):
+            return "different holdout"
         return "" if wants_input(estimate) else declared.undecided
     statistic = outcome.limit.statistic.partition(".")[2]
     cause = declared.by_statistic.get(statistic, declared.broken) or _ANY_LEAK
@@ -399,7 +411,7 @@ def _budget(generator: Mapping[str, Any]) -> tuple[State, str]:
 
 def wants_input(estimate: Estimate) -> bool:
     """Return True if an optional input is missing, so that more rows would not make the statistic measurable."""
-    known = estimate.note.startswith("not measurable") or estimate.measures == "evaluation"
+    known = estimate.note.startswith(("not measurable", DIFFER)) or estimate.measures == "evaluation"
     return math.isnan(estimate.value) and not known
 
 

@@ -109,7 +109,10 @@ def answers(outcomes: Iterable[LimitOutcome], results: Mapping[str, MetricResult
     measured = {question_of(name) for name in estimates}
     others = [group for group in (_GATE, _OTHER) if group in groups or group in measured]
     titles = [*TITLES.items(), *zip(others, others, strict=True)]
-    return [_answer(group, title, groups.get(group, []), results, estimates, verdict) for group, title in titles]
+    copied = any(outcome.status == "fail" for outcome in groups.get("copies", ()))
+    return [
+        _answer(group, title, groups.get(group, []), results, estimates, verdict, copied) for group, title in titles
+    ]
 
 
 def question_of(name: str) -> str:
@@ -137,6 +140,7 @@ def _answer(
     results: Mapping[str, MetricResult],
     estimates: Mapping[str, Estimate],
     verdict: Status,
+    copied: bool,
 ) -> Answer:
     own = {name: one for name, one in estimates.items() if question_of(name) == group}
     status = _status(outcomes, own)
@@ -145,20 +149,26 @@ def _answer(
     word = words[status]
     if status == "fail" and {cause_of(outcome) for outcome in outcomes if outcome.status == "fail"} == {_UNKNOWN}:
         word = "Not ruled out"
+    if status == "pass" and copied and group in TITLES and group != "values":
+        word = "No further leak found"
     planted = _planted(results, group)
     if group == _GATE and status == "not_assessable" and verdict == "fail":
         word = "Yes, it detected one"
     elif group == _GATE and planted and not outcomes:
         word = f"From {planted[0]} on"
     leaks = "; ".join(planted) or _detectable(strongest)
-    source = _source(results) if status == "fail" and group in _OF_ROWS else ""
+    statement = _statement(status, strongest, leaks, own) if group in TITLES else _reason(strongest)
+    if status == "fail" and group in _OF_ROWS:
+        statement += _source(results)
+    if group == _GATE and planted and not outcomes:
+        statement = "Smaller leaks can remain undetected. This does not affect the verdict."
     return Answer(
         title=title,
         word=word,
         status=status,
         outcomes=tuple(outcomes),
         strongest=strongest,
-        statement=_statement(status, strongest, leaks, own) + source if group in TITLES else _reason(strongest),
+        statement=statement,
         detectable_leaks=leaks,
         not_tested=tuple(_not_tested(estimates, results, group)),
         metrics=tuple(name for name in results if _home(name) == group),
@@ -184,8 +194,7 @@ def _statement(
     if status == "fail" and strongest is not None and found is not None and found.measurable:
         spec = statistic_specs().get(strongest.limit.statistic)
         meaning = spec.meaning.rstrip(".") if spec is not None else strongest.limit.statistic
-        told = f"{meaning}: {interval(found)}. The limit is {number(strongest.limit.value)}"
-        return f"{told}; {found.note}" if found.note else told
+        return f"{meaning}: {interval(found)}."
     if status == "pass" and leaks:
         return f"This would have been found: {leaks}."
     if status == "not_limited":
@@ -199,7 +208,7 @@ def _source(results: Mapping[str, MetricResult]) -> str:
     result = results.get("copies")
     rows = result.tables.get("matched_columns", ()) if result is not None else ()
     names = [clean(row["column"], 60) for row in rows[:3] if row["share"] >= _MUCH]
-    return f". Training people agree with released rows mostly in {', '.join(names)}" if names else ""
+    return f" Training people agree with released rows mostly in {', '.join(names)}." if names else ""
 
 
 def _reason(strongest: LimitOutcome | None) -> str:

@@ -55,7 +55,7 @@ def test_fresh_rows_never_fail_next_to_a_shifted_holdout(shift: str) -> None:
         assert "copies" not in reason
     column = {"lower case": "sex", "cents": "income", "later years": "age", "an empty column": "weight"}[shift]
     shifted = [reason for reason in reasons if "train and holdout differ in" in reason]
-    assert all(f"'{column}'" in reason and "AUC" in reason for reason in shifted)
+    assert all(f"'{column}'" in reason for reason in shifted)
     if shift in ("lower case", "cents"):
         assert shifted
 

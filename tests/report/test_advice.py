@@ -21,8 +21,8 @@ from privacy_assets.metrics.base import Cause
 from privacy_assets.metrics.policies import default_policy
 from privacy_assets.metrics.registry import METRICS, statistic_specs
 from privacy_assets.pipeline.spec import TableSpec
-from privacy_assets.policy import Limit, LimitOutcome, Policy, judge_limit
-from privacy_assets.report.advice import ADVICE, Known, advice, fine_columns, privacy_configuration
+from privacy_assets.policy import DIFFER, Limit, LimitOutcome, Policy, judge_limit
+from privacy_assets.report.advice import ADVICE, Known, advice, fine_columns, privacy_configuration, what_to_do
 from privacy_assets.stats.estimates import Estimate, MetricResult
 from privacy_assets.tables.contract import infer_schema
 from tests.report.report_examples import ParsedPage, estimate, failing, not_assessable, passing, report
@@ -344,3 +344,11 @@ def test_a_fitted_generator_describes_itself(generator, privacy):
 def test_an_unknown_budget_says_so():
     assert str(PrivacyBudget(known=False)) == "unknown (custom code)"
     assert str(PrivacyBudget()) == "none (no formal guarantee)"
+
+
+def test_a_statistic_that_measures_only_a_difference_of_train_and_holdout_asks_for_a_random_split() -> None:
+    note = f"{DIFFER} in 'age', and real rows in place of the release, none of them in train, break the limit as well"
+    unjudged = outcome(LIMITS["copies.changed_share.significant"], math.nan, note=note)
+    (found,) = advice([unjudged])
+    assert found["cause"] == "different holdout" and "at random" in found["todo"][0]["what"]
+    assert what_to_do(unjudged) == ""
