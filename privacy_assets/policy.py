@@ -470,10 +470,11 @@ def _needed(limit: Limit, estimate: Estimate, attempt: int) -> str:
     if not (math.isfinite(truth) and apart > 0):
         return ""
     more = estimate.subjects * (((shown + normal.inv_cdf(_DECIDED) * deviation) / apart) ** 2 - 1)
+    decided = f"{100 * _DECIDED:.0f} %"
     if more <= 0:
-        return f"; {_DECIDED:.0%} of such releases are decided"
+        return f"; {decided} of such releases are decided"
     unit = 10 ** max(math.floor(math.log10(more)) - 1, 0)
-    return f"; about {unit * math.ceil(more / unit):,} more subjects decide it with {_DECIDED:.0%}"
+    return f"; about {unit * math.ceil(more / unit):,} more people decide it with a probability of {decided}"
 
 
 def _bound(estimate: Estimate, bound: Bound, attempt: int) -> float:

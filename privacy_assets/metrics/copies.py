@@ -124,7 +124,7 @@ def repeated(cells: np.ndarray, synthetic: np.ndarray, people: Subjects) -> tupl
 
 TAILS = (0.2, 0.05, 0.01)
 _FEWEST_BEST, _MOST_BEST = 50, 500  # best matching rows that show which columns match
-WEIGHT_NAMES = ("mean rank of all rows", *(f"{tail:.0%} of the best matching rows" for tail in TAILS))
+WEIGHT_NAMES = ("mean rank of all rows", *(f"{100 * tail:.0f} % of the best matching rows" for tail in TAILS))
 
 
 def match_weights(real: Sequence[Table], synthetic: Table, rows: np.ndarray) -> np.ndarray:

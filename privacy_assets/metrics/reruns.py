@@ -107,7 +107,7 @@ class CumulativeDisclosure(RerunMetric):
         ),
         StatisticSpec(
             "advantage_any",
-            "True minus false positive rate of attacks on the union, strongest evidence.",
+            "True minus false positive rate of attacks on this and the earlier releases together, strongest evidence.",
             "two_sided",
         ),
         StatisticSpec(

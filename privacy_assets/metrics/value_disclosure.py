@@ -223,9 +223,11 @@ class ValueDisclosure(Metric):
         columns = _foreign(inputs)
         rows = len(inputs.synthetic)
         worst = max((float(column["foreign"]) for column in columns), default=0.0) if rows else math.nan
+        named = ", ".join(safe_repr(column["column"]) for column in columns if column["foreign"] > 0)
         foreign = self.statistic("foreign_cells").estimate(
-            worst, worst, worst, (rows, len(people.member)), minimum_detectable_effect=0.0
-        )
+            worst, worst, worst, (rows, len(people.member)), minimum_detectable_effect=0.0,
+            note=f"in {named}" if named else "",
+        )  # fmt: skip
         own = self._own_values(inputs, people, columns)
         return self.result(inputs, (foreign, self._generated_excess(inputs, people), own), columns=columns)
 

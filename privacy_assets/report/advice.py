@@ -29,6 +29,7 @@ from privacy_assets.stats.estimates import Estimate, MetricResult
 
 _LEAF = 100  # people per leaf of synthpop by default
 _FEW_COPIES = 0.1  # statistics of copies up to which the filter suffices
+MATCHED = 0.1  # minimum share of a column in the match of train and release that makes it a source of the leak
 _MEASURED = ("number", "date")  # roles of columns
 _SMALL = range(800, 1_501)  # people in train for whom the policy small is meant
 
@@ -146,7 +147,8 @@ ADVICE: dict[str, Advice] = {  # by cause
         ),
     ),
     "over-fitting": Advice(
-        "The generator fits its training people better than other people, although no rows are copied.",
+        "The generator reproduces combinations of values of its training people more often than those of other people,"
+        " although no whole rows are copied.",
         (_LARGER_LEAVES, _ROUND, _PIPELINE, *_OTHER_GENERATOR),
     ),
     "rare values": Advice("Unusual people are disclosed by their rare values, although no rows are copied.", (_DROP,)),
@@ -260,9 +262,20 @@ def advice(outcomes: Iterable[LimitOutcome], known: Known = NOTHING_KNOWN) -> li
 
 
 def fine_columns(results: Iterable[MetricResult]) -> tuple[str, ...]:
-    """Return the columns of numbers or times in which most people have a value of their own, as far as measured."""
-    rows = [row for result in results for row in result.tables.get("columns", ())]
-    return tuple(row["column"] for row in rows if row.get("role") in _MEASURED and row.get("own") is not None)
+    """Return the columns of numbers or times in which most people have a value of their own, as far as measured.
+
+    If train matches the release beyond chance, these are only columns in which it does.
+    """
+    tables = [result.tables for result in results]
+    matched = {row["column"]: row["share"] for one in tables for row in one.get("matched_columns", ())}
+    return tuple(
+        row["column"]
+        for one in tables
+        for row in one.get("columns", ())
+        if row.get("role") in _MEASURED
+        and row.get("own") is not None
+        and (not matched or matched.get(row["column"], 0) >= MATCHED)
+    )
 
 
 def first_remedy(advised: Iterable[Mapping[str, Any]]) -> str:

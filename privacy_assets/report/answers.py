@@ -14,7 +14,7 @@ from typing import Any, Literal
 from privacy_assets.metrics.base import Question
 from privacy_assets.metrics.registry import METRICS, statistic_specs
 from privacy_assets.policy import LimitOutcome, Status
-from privacy_assets.report.advice import cause_of
+from privacy_assets.report.advice import MATCHED, cause_of
 from privacy_assets.report.words import clean, interval, number
 from privacy_assets.stats.estimates import Estimate, MetricResult
 
@@ -38,7 +38,6 @@ _WORDS: dict[AnswerStatus, str] = {
     "not_tested": "Not tested",
 }
 _OF_ROWS = ("copies", "singling out", "linking", "membership")  # questions about whole rows
-_MUCH = 0.1  # minimum share of a column that is named as the source of a leak
 _UNKNOWN = "foreign values"  # such cells could encode private rows, but need not
 _WORDS_OF_GATE: dict[AnswerStatus, str] = {"pass": "Yes", "fail": "No", "not_assessable": "Not shown"}
 _WORDS_OF_OTHER: dict[AnswerStatus, str] = {"pass": "Within limits", "fail": "Broken"}
@@ -207,7 +206,7 @@ def _source(results: Mapping[str, MetricResult]) -> str:
     """Return a sentence with the columns in which training people agree with released rows, or ""."""
     result = results.get("copies")
     rows = result.tables.get("matched_columns", ()) if result is not None else ()
-    names = [clean(row["column"], 60) for row in rows[:3] if row["share"] >= _MUCH]
+    names = [clean(row["column"], 60) for row in rows[:3] if row["share"] >= MATCHED]
     return f" Training people agree with released rows mostly in {', '.join(names)}." if names else ""
 
 

@@ -149,7 +149,9 @@ def test_where_chance_meets_many_the_farthest_are_asked_by_themselves():
         fresh = population(near.copy(), found.neighbour, found.codes, found.member)
         near[np.flatnonzero(remote & found.member[found.codes])[:15]] = 0.2
         leaking = population(near, found.neighbour, found.codes, found.member)
-        assert outlier_matches(leaking).low > 0 and outlier_matches(leaking).note == "15 of 200 outliers"
+        assert (
+            outlier_matches(leaking).low > 0 and outlier_matches(leaking).note == "15 of 200 outliers have such a row"
+        )
         assert outlier_matches(fresh).low <= 0 <= outlier_matches(fresh).high
 
 
@@ -163,7 +165,9 @@ def test_where_chance_comes_near_to_many_the_same_row_is_asked_for():
         remote = found.neighbour > np.quantile(found.neighbour, 0.98)
         near[np.flatnonzero(remote & found.member[found.codes])[:13]] = 0.0
         leaking = population(near, found.neighbour, found.codes, found.member)
-        assert outlier_matches(leaking).low > 0 and outlier_matches(leaking).note == "13 of 1000 outliers"
+        assert (
+            outlier_matches(leaking).low > 0 and outlier_matches(leaking).note == "13 of 1000 outliers have such a row"
+        )
         assert outlier_matches(fresh).low <= 0 <= outlier_matches(fresh).high
 
 
@@ -188,7 +192,7 @@ def test_where_nobody_stands_apart_nobody_is_matched():
     equally = population(np.zeros(1000), np.ones(1000), np.arange(1000), member)
     assert outlier_matches(equally).value == 0
     one = population(np.zeros(1000), np.append(np.ones(999), 2.0), np.arange(1000), member)
-    assert (outlier_matches(one).low, outlier_matches(one).note) == (0, "0 of 1 outliers")
+    assert (outlier_matches(one).low, outlier_matches(one).note) == (0, "0 of 1 outliers have such a row")
 
 
 @pytest.mark.parametrize("rows", [1, 3])

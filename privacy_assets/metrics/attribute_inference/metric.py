@@ -35,7 +35,7 @@ _SPECS = {
     for spec in (
         StatisticSpec(
             "excess",
-            "Success rate on members minus non-members, strongest evidence over the columns and their mean.",
+            "How much more often a value is guessed for members than for unseen people, over columns and their mean.",
             "two_sided",
         ),
         StatisticSpec("risk", "Giomi's risk of the worst column, which is above 0 by chance.", null=None),

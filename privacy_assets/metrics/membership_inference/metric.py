@@ -152,7 +152,7 @@ _SPECS = {
         ADVANTAGE_SUBGROUPS,
         StatisticSpec(
             "precision",
-            "Share of members among positives of the best attack, if half are members and 10 % of the others pass.",
+            "Share of members among those whom the best attack calls members, if half of all are (0.5: guessing).",
             null=0.5,
         ),
         StatisticSpec(

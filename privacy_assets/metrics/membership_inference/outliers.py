@@ -142,7 +142,7 @@ def _matched(outliers: Population, whole: Population, near: float) -> tuple[np.n
     sure = 1 - (1 - MATCH_CONFIDENCE) / len(ASKED)
     found = leaked_subjects(people, matched, whole.member, sure)
     expected = max(len(people) * whole.members / len(whole), 1.0)
-    return found, expected, f"{len(matched)} of {len(people)} outliers"
+    return found, expected, f"{len(matched)} of {len(people)} outliers have such a row"
 
 
 SMALLEST_GROUP = 200  # subjects per side

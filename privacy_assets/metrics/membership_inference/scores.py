@@ -139,7 +139,8 @@ def advantages(fitted: Sequence[CrossFittedScore], labels: np.ndarray, times: np
 
 def named_entries(population: Population) -> np.ndarray:
     """Return descriptions of the entries of :func:`advantages`."""
-    return np.array([f"{name} at {rate:.0%} of the non-members" for name in population.scores for rate in RATES])
+    rates = [f"{100 * rate:.2g} %" for rate in RATES]
+    return np.array([f"{name} at {rate} of the non-members" for name in population.scores for rate in rates])
 
 
 def build_population(

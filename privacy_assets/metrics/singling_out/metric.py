@@ -192,9 +192,10 @@ class SinglingOut(Metric):
     required_inputs: ClassVar[frozenset[str]] = frozenset({"train", "holdout", "synthetic"})
     optional_inputs: ClassVar[frozenset[str]] = frozenset({"reference", "embedder"})
     statistics: ClassVar[tuple[StatisticSpec, ...]] = (
-        StatisticSpec("risk", "Share of multivariate queries (6 to 12 columns) that isolate a member beyond chance."),
+        StatisticSpec("risk", "Share of descriptions by 6 to 12 columns that fit exactly one member, beyond chance."),
         StatisticSpec(
-            "risk_univariate", "Share of queries on one extreme or unique value that isolate a member beyond chance."
+            "risk_univariate",
+            "Share of descriptions by an extreme or unique value that fit exactly one member, beyond chance.",
         ),
         StatisticSpec(
             "risk_embedded",
