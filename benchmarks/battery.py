@@ -84,7 +84,7 @@ def judged(entry: Entry, given: Given) -> Report:
     chosen, _ = choose_metrics(None, policy)
     inputs = read_inputs(*tables, **options)
     inputs = attach_embedder(inputs, fit_embedder(inputs, max_epochs=EPOCHS))
-    return build_report(inputs, run_metrics(inputs, chosen), policy)
+    return build_report(inputs, run_metrics(inputs, chosen, policy.limits), policy)
 
 
 # --- peers ------------------------------------------------------------------------------------------------------------

@@ -27,7 +27,8 @@ _WORST_FIRST: tuple[Status, ...] = ("fail", "not_assessable", "pass")
 _FIELDS = {key: key for key in ("name", "limits", "extends", "embedder", "part_of", "min_holders")}
 _FIELDS |= {"metrics": "settings"}
 MIN_HOLDERS = 5
-CANNOT_FAIL = "the limit cannot fail on this table: a verbatim copy of train does not break it"
+_CANNOT_FAIL = "the limit cannot fail on this table: a verbatim copy of train does not break it"
+_NOT_SHOWN = "no limit on copies was shown to fail on a verbatim copy of train"
 DIFFER = "train and holdout differ"  # start of the note of a statistic that measures only this difference
 _DECIDED = 0.9  # targeted share of releases that are decided with the suggested number of subjects
 _NUMBER = "a finite number, and only one of at_most and at_least"
@@ -163,6 +164,11 @@ class LimitOutcome:
     def passed(self) -> bool:
         """True only for status "pass", so missing evidence does not pass."""
         return self.status == "pass"
+
+    @property
+    def blind(self) -> bool:
+        """True if the release does not exceed the limit, but a verbatim copy of train does not break it either."""
+        return self.can_fail is False and self.estimate is not None and not self.limit.exceeded_by(self.measured)
 
     def used(self, value: float | None = None) -> float:
         """Return the position of ``value`` (default: the measured number) between the null (0) and the limit (1).
@@ -315,13 +321,16 @@ class Policy:
 
         Returns:
             The verdict: "fail" if a limit is demonstrably broken, else "not_assessable" if a limit could not be
-            evaluated, else "pass". Limits on copies are not assessable if not even a verbatim copy of train breaks one
-            of them.
+            evaluated, else "pass". Limits on copies that the release does not exceed are not assessable if a verbatim
+            copy of train breaks none of them, or was not measured. The same holds for all blind limits of a policy if
+            a copy breaks none of its limits.
         """
         outcomes = tuple(judge_limit(limit, results.get(limit.metric), attempt) for limit in self.limits)
         on_copies = [one for one in outcomes if one.estimate is not None and one.estimate.question == "copies"]
         if not any(one.can_fail for one in on_copies):
             outcomes = tuple(_without_evidence(one) if one in on_copies else one for one in outcomes)
+        if not any(one.can_fail for one in outcomes):
+            outcomes = tuple(_without_evidence(one) if one.blind else one for one in outcomes)
         statuses = {outcome.status for outcome in outcomes}
         return Verdict(next(status for status in _WORST_FIRST if status in statuses), outcomes)
 
@@ -372,10 +381,11 @@ def _tail(attempt: int, confidence: float) -> float:
 
 
 def _without_evidence(outcome: LimitOutcome) -> LimitOutcome:
-    """Return the outcome, not assessable if it passed and cannot fail."""
-    if not outcome.passed or outcome.can_fail is not False:
+    """Return the outcome, not assessable if it passed."""
+    if not outcome.passed:
         return outcome
-    return replace(outcome, status="not_assessable")
+    reason = outcome.reason if outcome.blind else f"{outcome.reason}; {_NOT_SHOWN}"
+    return replace(outcome, status="not_assessable", reason=reason)
 
 
 def judge_limit(limit: Limit, result: MetricResult | None, attempt: int = 1) -> LimitOutcome:
@@ -396,8 +406,8 @@ def judge_limit(limit: Limit, result: MetricResult | None, attempt: int = 1) -> 
     if not copy:
         return outcome
     can_fail = _judged(limit, MetricResult(limit.metric, copy), 1).status == "fail"
-    reason = outcome.reason if can_fail or not outcome.passed else f"{outcome.reason}; {CANNOT_FAIL}"
-    return replace(outcome, can_fail=can_fail, reason=reason)
+    found = replace(outcome, can_fail=can_fail)
+    return replace(found, reason=f"{outcome.reason}; {_CANNOT_FAIL}") if outcome.passed and found.blind else found
 
 
 def _judged(limit: Limit, result: MetricResult | None, attempt: int) -> LimitOutcome:

@@ -41,7 +41,7 @@ SCHEMA = infer_schema(pd.concat([TRAIN, HOLDOUT]))
 
 def verdict(synthetic: pd.DataFrame) -> str:
     inputs = read_inputs(TRAIN, HOLDOUT, synthetic)
-    return LOOKS.judge(run_metrics(inputs, {name: build_metric(name) for name in LOOKS.metrics})).status
+    return LOOKS.judge(run_metrics(inputs, {name: build_metric(name) for name in LOOKS.metrics}, LOOKS.limits)).status
 
 
 @pytest.mark.slow

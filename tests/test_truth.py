@@ -332,7 +332,7 @@ def test_every_table_runs_through_all_metrics(columns, empty):
     for table, leak in ((fresh, False), (train, True)):
         synthetic = table.assign(**dict.fromkeys(empty))
         inputs = attach_embedder(read_inputs(train, holdout, synthetic, reference), embedder)
-        report = build_report(inputs, run_metrics(inputs, chosen), policy)
+        report = build_report(inputs, run_metrics(inputs, chosen, policy.limits), policy)
         written = json.loads(json.dumps(report.to_json(), allow_nan=False))
         assert estimate(report, "dcr.privacy_score_embedded").measurable
         assert estimate(report, "singling_out.risk" if columns > 4 else "singling_out.risk_max").measurable
@@ -399,7 +399,7 @@ def test_a_trained_embedding_sees_a_copy_and_acquits_fresh_rows(adult):
     reports = []
     for synthetic in (fresh, train):
         inputs = attach_embedder(read_inputs(train, holdout, synthetic), embedder)
-        reports.append(build_report(inputs, run_metrics(inputs, chosen), policy))
+        reports.append(build_report(inputs, run_metrics(inputs, chosen, policy.limits), policy))
     assert estimate(reports[0], "dcr.privacy_score_embedded").value == pytest.approx(0, abs=0.02)
     assert estimate(reports[0], "singling_out.risk_embedded").low < 0.05
     assert estimate(reports[1], "dcr.privacy_score_embedded").value > 0.98

@@ -134,7 +134,7 @@ def report_metadata(report: Report) -> dict[str, Any]:
     records = [
         dg.TableRecord(
             {
-                "judged": f"{'!' if x.passed and x.can_fail is False else _SIGNS[x.status]} {number(x.measured)}",
+                "judged": f"{'!' if x.passed and x.blind else _SIGNS[x.status]} {number(x.measured)}",
                 "limit": f"{limit_symbol(x.limit)} {clean(x.limit.key, 60)}",
             }
         )
@@ -389,7 +389,7 @@ def _attested(table: DagsterTable, found: Attested) -> Iterator[Any]:
 
 def _status(outcome: LimitOutcome) -> str:
     """Return the status of a limit in words."""
-    if outcome.passed and outcome.can_fail is False:
+    if outcome.passed and outcome.blind:
         return "cannot fail on this table"
     return outcome.status.replace("_", " ")
 
@@ -420,7 +420,7 @@ def limit_result(
     return dg.AssetCheckResult(
         asset_key=asset,
         check_name=check_name(outcome.limit),
-        passed=outcome.passed and outcome.can_fail is not False,
+        passed=outcome.passed and not outcome.blind,
         severity=dg.AssetCheckSeverity.WARN if outcome.passed else dg.AssetCheckSeverity.ERROR,
         # No measured number, because alerts display the description.
         description=f"{_status(outcome)}: {limit_rule(outcome.limit)}",

@@ -311,7 +311,7 @@ def _draw(
         for role, persons in zip(people, dealt, strict=True)
     }
     synthetic = fitted.sample(len(parts["train"]), seed=seed)
-    results = run_metrics(build_inputs(parts, synthetic, seed=seed), metrics)
+    results = run_metrics(build_inputs(parts, synthetic, seed=seed), metrics, policy.limits)
     estimates = {f"{name}.{x.name}": x for name, result in results.items() for x in result.estimates}
     leaks = {name: estimates[name] for name, _ in _leak_statistics() if name in estimates}
     return Draw(policy.judge(results).outcomes, leaks)

@@ -311,12 +311,13 @@ class Metric(ABC):
 
     @classmethod
     def sees_copy(cls, spec: StatisticSpec) -> bool:
-        """Tell whether a statistic of the metric measures what a verbatim copy of train discloses."""
+        """Return whether a statistic of the metric measures what a verbatim copy of train discloses."""
         return cls.seen_in_copy if spec.seen_in_copy is None else spec.seen_in_copy
 
     def on_smaller_budget(self) -> Metric:
-        """Return the metric with fewer random draws, for results of which only the size of the effect matters."""
-        fewer = {name: least for name, least in _BUDGET.items() if name in self.settings()}
+        """Return the metric with at most a small number of random draws, to measure large effects."""
+        settings = self.settings()
+        fewer = {name: most for name, most in _BUDGET.items() if (settings.get(name) or 0) > most}
         return replace(self, **fewer) if fewer else self  # type: ignore[type-var]
 
     def settings(self) -> dict[str, Any]:

@@ -4,8 +4,8 @@ A simulated release is the synthetic table with planted rows, evaluated by limit
 training rows (canaries) of four kinds: exact copies, copies with moved numbers, copies with one resampled column, and
 moved copies of isolated rows.
 
-All statistics used here depend on synthetic rows separately: cells are counted, match weights and distances refer to
-the best row. The contribution of the table's rows is therefore computed once, and that of planted rows is added.
+All statistics used here depend on synthetic rows separately: similar rows are counted, and match weights and distances
+refer to the best row. The contribution of the table's rows is computed once, and that of planted rows is added.
 """
 
 from __future__ import annotations
@@ -295,8 +295,8 @@ class Controls(Metric):
 
     Attributes:
         smallest_leak_*: Share of canaries of a kind, relative to all rows of the release, at which some limit that the
-            table itself passes is failed with probability 95 %. Always a number: if plantings of the largest dose are
-            missed, it exceeds that dose, and the note states so. 0 if no row can be planted.
+            table itself passes is failed with probability 95 %. If plantings of the largest dose are
+            missed, it exceeds that dose, and the note states so. Missing if no row can be planted.
         false_alarm_rate: Share of random relabelings of the subjects of train and holdout under which the table
             fails a limit.
 
@@ -367,7 +367,10 @@ class Controls(Metric):
         """
         evaluated = _evaluated(limits)
         if not evaluated:
-            raise ConfigError(f"controls cannot run: the policy has no limit on {' or '.join(_EVALUATED)}.")
+            raise ConfigError(
+                f"controls cannot run without a limit on {' or '.join(_EVALUATED)}. Fix: add copies to the metrics, or"
+                " such a limit to the policy."
+            )
         copies, attack = metrics.get("copies"), metrics.get("membership_inference")
         return replace(
             self,
@@ -411,7 +414,7 @@ class Controls(Metric):
     def _stated(self, kind: str, thresholds: Sequence[tuple[float, float]], counts: tuple[int, int]) -> Estimate:
         spec = self.statistic(f"smallest_leak_{kind}")
         if not thresholds:
-            return spec.estimate(0.0, 0.0, 0.0, counts, note="no such row belongs to a single person")
+            return spec.missing("no such row belongs to a single person, so that no leak was planted", counts)
         low, value, high = seen_dose(thresholds, self.doses[0])
         missed = sum(np.isinf(seen) for _, seen in thresholds)
         most = max(passed if np.isinf(seen) else seen for passed, seen in thresholds)

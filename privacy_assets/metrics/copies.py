@@ -51,7 +51,7 @@ class SimilarRows:
     max_holders: int
 
     def with_more(self, made: np.ndarray) -> SimilarRows:
-        """Return the numbers for a release that has further rows, with the numbers ``made``."""
+        """Add the numbers ``made`` of further rows, which count even if the release has equal rows."""
         return replace(self, made=self.made + made)
 
     @property
@@ -187,7 +187,7 @@ def similar_rows(
 
 
 def advantages(weights: np.ndarray, people: Subjects, difference: Difference) -> PermutationResult:
-    """Return the members' advantage in match weight: one entry for each of ``NAMES``, between -1 and 1.
+    """Return the members' advantage in match weight: one entry for each of ``WEIGHT_NAMES``, between -1 and 1.
 
     The first entry is 2 AUC - 1 (ties count half). The others are the difference between members and non-members in the
     share of rows among the best matching ones, where rows tied at the cut share the remaining places.

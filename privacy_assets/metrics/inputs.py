@@ -225,16 +225,15 @@ class EvaluationInputs:
         """Return smaller inputs whose synthetic table is a verbatim copy of train.
 
         Args:
-            people: Maximum number of people of train. The other real tables are reduced by the same factor.
+            people: Expected number of people that are kept in each real table. Smaller tables are kept whole.
 
         Returns:
             The inputs. Every person is drawn at random and has all rows. There are no generated columns and no earlier
             releases.
         """
         codes = {role: self.all_subjects.codes[rows] for role, rows in self._rows_by_role().items()}
-        share = min(1.0, people / np.unique(codes["train"]).size)
-        drawn = self.rng("copy of train").random(len(self.all_subjects)) < share
-        rows = {role: np.flatnonzero(drawn[own]) for role, own in codes.items()}
+        drawn = self.rng("copy of train").random(len(self.all_subjects))
+        rows = {role: np.flatnonzero(drawn[own] * np.unique(own).size < people) for role, own in codes.items()}
         of = {**dict(zip(rows, rows, strict=True)), "synthetic": "train"}
         rows["synthetic"] = rows["train"]
         smaller = EvaluationInputs(

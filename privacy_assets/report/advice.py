@@ -23,7 +23,7 @@ from privacy_assets.errors import safe_repr
 from privacy_assets.generators.filters import FILTERS
 from privacy_assets.metrics.base import Cause, Causes
 from privacy_assets.metrics.registry import METRICS
-from privacy_assets.policy import CANNOT_FAIL, DIFFER, LimitOutcome
+from privacy_assets.policy import DIFFER, LimitOutcome
 from privacy_assets.report.words import clean, number, sentence
 from privacy_assets.stats.estimates import Estimate, MetricResult
 
@@ -57,6 +57,10 @@ class Known:
         """Whether a pipeline made the table. Only pipelines report the filter of a generator, or that there is none."""
         return "filter" in (self.generator or {})
 
+    def size(self, role: str) -> int:
+        """Return the number of people in a table; 0: unknown."""
+        return self.people.get(role, 0)
+
     @property
     def name(self) -> str:
         """Name of the pipeline's generator, or ""."""
@@ -64,7 +68,7 @@ class Known:
 
     @property
     def leaf(self) -> int:
-        """Smallest number of people in a leaf of the pipeline's trees, or 0 if it has no trees."""
+        """Minimum number of people in a leaf of the pipeline's trees. 0: the generator is not ``synthpop``."""
         if self.name != _TREES:
             return 0
         stated = re.search(r"at least (\d+) training people", str((self.generator or {}).get("overfitting")))
@@ -116,12 +120,12 @@ _PIPELINE = Action(
 )
 _OTHER_GENERATOR = (
     Action(
-        f"This table cannot be published with this generator: use another generator (generator: {_TREES})",
+        f"Use another generator (generator: {_TREES}), because the table does not pass with this one",
         "other columns may be reproduced less well",
         lambda known: known.by_pipeline and known.name != _TREES,
     ),
     Action(
-        f"This table cannot be published with this generator: use another generator (generator: {_NETWORK})",
+        f"Use another generator (generator: {_NETWORK}), because the table does not pass with this one",
         "other columns may be reproduced less well",
         lambda known: known.leaf >= _LEAF,
     ),
@@ -199,12 +203,12 @@ ADVICE: dict[str, Advice] = {  # by cause
             Action(
                 "Assign more people to the holdout (split: {train: 0.4, holdout: 0.4, reference: 0.2})",
                 "the generator is not trained on people in the holdout",
-                lambda known: known.by_pipeline and 4 * known.people.get("holdout", 0) < 3 * known.people["train"],
+                lambda known: known.by_pipeline and 4 * known.size("holdout") < 3 * known.size("train"),
             ),
             Action(
                 "Use the limits for small tables, if the owner of the data accepts them (policy: small)",
                 "they tolerate larger leaks",
-                lambda known: known.policy == "default" and known.people.get("train") in _SMALL,
+                lambda known: known.policy == "default" and known.size("train") in _SMALL,
             ),
             Action("Use more people than these: {people}", "they must be found"),
         ),
@@ -291,7 +295,7 @@ def cause_of(outcome: LimitOutcome) -> str:
     same cause as a failed one.
     """
     declared, estimate = _declared(outcome), outcome.estimate
-    if outcome.passed or estimate is None or outcome.reason.endswith(CANNOT_FAIL):
+    if outcome.passed or estimate is None or outcome.blind:
         return ""
     if outcome.status == "not_assessable" and not (estimate.measures == "release" and _beyond_chance(estimate)):
         if estimate.note.startswith(DIFFER):
@@ -437,8 +441,8 @@ def what_to_do(outcome: LimitOutcome) -> str:
         return ""
     if outcome.status == "fail":
         return sentence(outcome.limit.advice)
-    if outcome.reason.endswith(CANNOT_FAIL):
-        return "Limit a statistic that sees copies in this table, such as copies.copied_share."
+    if outcome.blind:
+        return "Too many people share their rows in this table. Evaluate more of its columns."
     if outcome.estimate is None:
         return f"Run the metric {outcome.limit.metric}, which the policy requires."
     if wants_input(outcome.estimate):

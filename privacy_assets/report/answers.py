@@ -7,7 +7,7 @@ leak have been detected?) and all others, such as limits on utility.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ from privacy_assets.metrics.registry import METRICS, statistic_specs
 from privacy_assets.policy import LimitOutcome, Status
 from privacy_assets.report.advice import MATCHED, cause_of
 from privacy_assets.report.words import clean, interval, number
-from privacy_assets.stats.estimates import Estimate, MetricResult
+from privacy_assets.stats.estimates import Estimate, MetricResult, decimal
 
 AnswerStatus = Status | Literal["not_limited", "not_tested"]
 
@@ -150,7 +150,7 @@ def _answer(
         word = "Not ruled out"
     if status == "pass" and copied and group in TITLES and group != "values":
         word = "No further leak found"
-    planted = _planted(results, group)
+    planted = _planted(estimates, group)
     if group == _GATE and status == "not_assessable" and verdict == "fail":
         word = "Yes, it detected one"
     elif group == _GATE and planted and not outcomes:
@@ -176,14 +176,13 @@ def _answer(
     )
 
 
-def _status(outcomes: Iterable[LimitOutcome], estimates: Mapping[str, Estimate]) -> AnswerStatus:
-    """Return the worst status. If all limits passed but none can fail, it is not assessable."""
-    statuses = {outcome.status: outcome for outcome in outcomes}
-    if not statuses:
+def _status(outcomes: Sequence[LimitOutcome], estimates: Mapping[str, Estimate]) -> AnswerStatus:
+    """Return the worst status. If all limits passed but none was shown to fail on a copy, it is not assessable."""
+    if not outcomes:
         return "not_limited" if any(one.measurable for one in estimates.values()) else "not_tested"
-    worst = next(status for status in _WORST_FIRST if status in statuses)
-    blind = worst == "pass" and all(outcome.can_fail is False for outcome in outcomes)
-    return "not_assessable" if blind else worst
+    worst = min((outcome.status for outcome in outcomes), key=_WORST_FIRST.index)
+    seen = {outcome.can_fail for outcome in outcomes}
+    return "not_assessable" if worst == "pass" and False in seen and True not in seen else worst
 
 
 def _statement(
@@ -214,14 +213,13 @@ def _reason(strongest: LimitOutcome | None) -> str:
     return "The policy has no limit here." if strongest is None else strongest.reason
 
 
-def _strength(outcome: LimitOutcome) -> tuple[int, float]:
+def _strength(outcome: LimitOutcome) -> tuple[int, bool, float]:
     used = outcome.used()
-    return _WORST_FIRST.index(outcome.status), math.inf if math.isnan(used) else -used
+    return _WORST_FIRST.index(outcome.status), outcome.blind, math.inf if math.isnan(used) else -used
 
 
-def _planted(results: Mapping[str, MetricResult], group: str) -> list[str]:
+def _planted(estimates: Mapping[str, Estimate], group: str) -> list[str]:
     """Return the shares of planted rows at which a limit was exceeded, for this question or for all."""
-    estimates = {f"{name}.{one.name}": one for name, result in results.items() for one in result.estimates}
     declared = [
         (estimates.get(f"{name}.{statistic}"), what)
         for name, metric in METRICS.items()
@@ -229,17 +227,24 @@ def _planted(results: Mapping[str, MetricResult], group: str) -> list[str]:
         if group in (question, _GATE)
         for statistic, what in statistics.items()
     ]
-    return [f"{100 * x.value:.2g} % {what}" for x, what in declared if x is not None and x.measurable]
+    return [
+        f"{decimal(float(f'{100 * x.value:.2g}'))} % {what}" for x, what in declared if x is not None and x.measurable
+    ]
 
 
 def _detectable(strongest: LimitOutcome | None) -> str:
-    """Return the minimum detectable effect of the strongest attack, or ""."""
+    """Return the smallest effect that the strongest attack detects and its limit does not tolerate, or ""."""
     estimate = strongest.estimate if strongest else None
-    # 0: there is no match, so no effect to detect
-    if strongest is None or estimate is None or not 0 < strongest.used(estimate.minimum_detectable_effect) < math.inf:
+    if strongest is None or estimate is None or strongest.blind:
         return ""
+    start = estimate.null if estimate.direction != "two_sided" and math.isfinite(estimate.null) else 0.0
+    missed, tolerated = (abs(x - start) for x in (estimate.minimum_detectable_effect, strongest.limit.value))
+    if not 0 < missed < math.inf:  # 0: there is no match, so no effect to detect
+        return ""
+    least = missed + tolerated if strongest.limit.bound == "significant" else max(missed, tolerated)
+    effect = start - least if strongest.limit.at_most is None else start + least
     null = "" if estimate.null == 0 else f" ({number(estimate.null)}: no leak)"
-    return f"{strongest.limit.statistic} of {number(estimate.minimum_detectable_effect)}{null}"
+    return f"{strongest.limit.statistic} of {number(effect)}{null}"
 
 
 def _not_tested(estimates: Mapping[str, Estimate], results: Mapping[str, MetricResult], group: str) -> Iterable[str]:

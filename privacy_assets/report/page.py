@@ -116,7 +116,7 @@ def _reason(verdict: Verdict, policy: Policy | None, remembered: Sequence[str]) 
     if verdict.status == "not_assessable":
         unjudged = [clean(x.limit.key, 60) for x in outcomes if x.status == "not_assessable"]
         return f"No limit is broken, but {counts} ({_listing(unjudged)}), and a table does not pass without evidence."
-    title, blind = clean(policy.title, 90), sum(x.can_fail is False for x in outcomes)
+    title, blind = clean(policy.title, 90), sum(x.blind for x in outcomes)
     supported = f"{sentence(counts)[:-1]}: the evidence supports publishing this table under the policy “{title}”."
     return (
         f"{supported} {blind} of them cannot fail on this table and {_DO_NOT_COUNT[blind == 1]}."
@@ -149,7 +149,7 @@ def signing_facts(policy: Policy | None, signed: Mapping[str, str] | None, attem
 def limit_entry(outcome: LimitOutcome) -> Entry:
     """Return a limit: names, bound, compared value, interval, status, reason, requirements and drawing."""
     limit, estimate, specs = outcome.limit, outcome.estimate, statistic_specs()
-    blind = outcome.passed and outcome.can_fail is False
+    blind = outcome.passed and outcome.blind
     return {
         "key": clean(limit.key, 60),
         "statistic": clean(limit.statistic),
@@ -185,13 +185,12 @@ def answer_entry(answer: Answer, results: Mapping[str, MetricResult], limits: Ma
         **{name: getattr(answer, name) for name in ("title", "word", "status", "main", "shown")},
         "strongest": None if answer.strongest is None else limits[answer.strongest.limit.key],
         "statement": sentence(clean(answer.statement, 600)),
-        "detectable_leaks": sentence(answer.detectable_leaks or "unknown"),
         "not_tested": [clean(name, 80) for name in answer.not_tested],
         "limits": [limits[outcome.limit.key] for outcome in answer.outcomes],
         "estimates": [
             _estimate_entry(metric, result.estimate(statistic))
             for metric, _, statistic in (name.partition(".") for name in answer.estimates)
-            if (result := results.get(metric)) is not None
+            if (result := results.get(metric)) is not None  # a name from a file can contain periods
         ],
         # The chart is of the statistic that decided, or of the only metric of the question.
         "chart": next(

@@ -57,7 +57,7 @@ def test_limits_that_need_more_than_a_split_are_named_and_left_out() -> None:
     more = [Limit("dcr.embedded_privacy_score", at_most=0.5), Limit("shadow_membership.auc", at_most=0.9)]
     found = power(40, 30, policy=Policy((*load_policy(LOOSE).limits, *more), "mine"))
     assert set(found.left_out) == {limit.key for limit in more} and len(found.draws[0].outcomes) == 1
-    assert "Not evaluated: shadow_membership.auc." in found.to_text() and found.passed == 1
+    assert "Not evaluated: shadow_membership.auc." in found.to_text()
 
 
 def test_without_rows_the_demo_speaks_and_says_so() -> None:

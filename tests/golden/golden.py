@@ -78,7 +78,7 @@ class Golden:
         inputs = self.inputs(seed)
         defaults, policy = choose_metrics(None, None, external=set(inputs.tables))
         metrics, _ = choose_metrics([*dict.fromkeys([*defaults, *_ALSO])], policy, external=set(inputs.tables))
-        told = build_report(inputs, run_metrics(inputs, metrics), policy).to_json()
+        told = build_report(inputs, run_metrics(inputs, metrics, policy.limits), policy).to_json()
         return json.loads(json.dumps(_stable(told)))
 
     @property

@@ -220,8 +220,8 @@ def test_what_many_share_gives_nobody_away(own: int) -> None:
     if own:  # four people can be copied: a leak too small to detect
         assert "0 of 6 plantings of up to 0.0044" in result.estimate("smallest_leak_exact").note
     else:
-        assert {f.value for f in result.estimates[1:]} == {0.0}
-        assert all(f.note == "no such row belongs to a single person" for f in result.estimates[1:])
+        assert not any(f.measurable for f in result.estimates[1:])
+        assert all("no such row belongs to a single person" in f.note for f in result.estimates[1:])
 
 
 @pytest.mark.slow

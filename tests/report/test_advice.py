@@ -78,7 +78,11 @@ def test_every_cause_has_advice_with_costs() -> None:
 def test_causes_of_releases_of_known_truth_are_told_apart(release: str, expected: set[str]) -> None:
     data = json.loads(gzip.decompress((GOLDEN / f"{release}.json.gz").read_bytes()))
     results = {
-        name: MetricResult(name, tuple(Estimate.from_json(*pair) for pair in metric["estimates"].items()))
+        name: MetricResult(
+            name,
+            tuple(Estimate.from_json(*pair) for pair in metric["estimates"].items()),
+            on_copy=tuple(Estimate.from_json(*pair) for pair in metric.get("on_copy", {}).items()),
+        )
         for name, metric in data["metrics"].items()
     }
     policy_verdict = Policy(tuple(Limit(**limit) for limit in data["policy"]["limits"])).judge(results)
