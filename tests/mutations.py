@@ -199,7 +199,7 @@ MUTATIONS = [
     Mutation(
         "limits that a copy of train does not break count as evidence",
         "policy.py", "if not any(one.can_fail for one in on_copies):", "if False:",
-        ("report/test_answers.py",),
+        ("test_policy.py",),
     ),
     Mutation(
         "rows that many people have count as own",

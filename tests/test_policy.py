@@ -162,6 +162,39 @@ def test_two_sided_statistics_count_both_directions(low: float, high: float, bou
     assert outcome(limit, low, (low + high) / 2, high, direction="two_sided").measured == pytest.approx(measured)
 
 
+@pytest.mark.parametrize(
+    ("copies", "members", "status"),
+    [
+        ((1.0,), (1.0,), "pass"),
+        ((1.0,), (0.1,), "pass"),
+        ((0.1, 1.0), (0.1,), "pass"),  # one limit on copies suffices
+        ((0.1,), (1.0,), "not_assessable"),
+        ((None,), (1.0,), "not_assessable"),  # not measured on the copy
+        ((None, 0.1), (1.0,), "not_assessable"),
+        ((), (1.0, 0.1), "pass"),
+        ((), (0.1, 0.1), "not_assessable"),
+        ((), (None,), "pass"),  # such as statistics of utility
+    ],
+)
+def test_a_policy_whose_limits_a_copy_of_train_does_not_break_is_not_assessable(
+    copies: tuple[float | None, ...], members: tuple[float | None, ...], status: str
+) -> None:
+    """The values are those of the copy. The release is far from its limits."""
+    results, limits = {}, []
+    for question, values in (("copies", copies), ("membership", members)):
+        found = [Estimate(f"f{at}", 0, 0, 0, 99, 99, question=question) for at in range(len(values))]
+        pairs = zip(found, values, strict=True)
+        on_copy = tuple(replace(one, value=x, low=x, high=x) for one, x in pairs if x is not None)
+        results[question] = MetricResult(question, tuple(found), on_copy=on_copy)
+        limits += [Limit(f"{question}.{one.name}", 0.5) for one in found]
+    verdict = Policy(tuple(limits)).judge(results)
+    assert verdict.status == status
+    broken = Policy((*limits, Limit("other.f", 0.5))).judge(
+        {**results, "other": MetricResult("other", (Estimate("f", 1, 1, 1, 99, 99),))}
+    )
+    assert broken.status == "fail"
+
+
 def test_the_levels_of_all_attempts_sum_up_to_that_of_one() -> None:
     """Independently of the package: scipy's normal distribution converts each widened end back into a level."""
     half = NormalDist().inv_cdf(0.975)

@@ -295,8 +295,8 @@ class Controls(Metric):
 
     Attributes:
         smallest_leak_*: Share of canaries of a kind, relative to all rows of the release, at which some limit that the
-            table itself passes is failed with probability 95 %. If plantings of the largest dose are
-            missed, it exceeds that dose, and the note states so. Missing if no row can be planted.
+            table itself passes is failed with probability 95 %. If plantings of the largest dose are missed, it exceeds
+            that dose, and the note states so. Missing if no row can be planted.
         false_alarm_rate: Share of random relabelings of the subjects of train and holdout under which the table
             fails a limit.
 

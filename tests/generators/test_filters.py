@@ -297,8 +297,8 @@ def test_planted_copies_stop_giving_members_away_and_honest_tables_hold_the_limi
 
     def measured(rows):
         inputs = read_inputs(*(one.frame() for one in (train, holdout, rows, reference)), schema=schema)
-        results = run_metrics(inputs, metrics)
         policy = default_policy(metrics)
+        results = run_metrics(inputs, metrics, policy.limits)
         return results["membership_inference"], policy.judge(results)
 
     def left(pool, *chosen, real=(train, holdout, reference)):
