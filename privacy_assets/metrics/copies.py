@@ -127,29 +127,18 @@ _FEWEST_BEST, _MOST_BEST = 50, 500  # best matching rows that show which columns
 WEIGHT_NAMES = ("mean rank of all rows", *(f"{100 * tail:.0f} % of the best matching rows" for tail in TAILS))
 
 
-def match_weights(real: Sequence[Table], synthetic: Table, rows: np.ndarray) -> np.ndarray:
-    """Return the match weight in bits of real rows, float32 (n,).
+def coded(real: Sequence[Table], synthetic: Table, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return codes (F, N) of all real rows, match weights (F, n) of ``rows``, and codes (F, m) of synthetic rows.
 
-    Agreeing cells contribute -log2 of the value's relative frequency in real rows, as in Fellegi and Sunter (1969) with
-    independent columns; differing or missing cells contribute 0. Changed or removed cells therefore do not hide a copy
-    of the others. The weight of a row is its maximum over the synthetic rows.
+    The match weight of a cell is -log2 of the value's relative frequency in real rows, as in Fellegi and Sunter (1969)
+    with independent columns; that of a missing cell is 0. That of a row is the maximum over the synthetic rows of the
+    sum over agreeing cells. Changed or removed cells therefore do not hide a copy of the others.
 
     Args:
         real: Real tables, which are stacked.
         synthetic: Synthetic table.
         rows: Positions of the n rows in the stacked tables.
-
-    Returns:
-        Weights, at least 0.
     """
-    from privacy_assets.metrics._kernels import best_weights
-
-    known, weights, made = coded(real, synthetic, rows)
-    return best_weights(known[:, rows], weights, made)
-
-
-def coded(real: Sequence[Table], synthetic: Table, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return codes (F, N) of all real rows, match weights (F, n) of ``rows``, and codes (F, m) of synthetic rows."""
     codes, weights, others = [], [], []
     for name in synthetic.schema.names:
         *own, made = ranked([*(table[name] for table in real), synthetic[name]])[0]
@@ -210,7 +199,7 @@ def matched_columns(
         own: Codes (F, n) of the attacked rows.
         weights: Match weights (F, n) of their cells.
         synthetic: Codes (F, m) of the synthetic rows.
-        matched: Match weight of each attacked row, see :func:`match_weights`.
+        matched: Match weight of each attacked row, see :func:`coded`.
         people: Subjects of the attacked rows.
 
     Returns:
@@ -246,7 +235,7 @@ class Copies(Metric):
             rows are avoided. Exactly 0 if there are no own rows.
         changed_share: The same for copies with up to one or up to two changed cells (the stronger of both). A copy with
             one changed cell counts as a third of a copy, one with two as a ninth.
-        partial_advantage: Members' advantage in match weight (:func:`match_weights`): the strongest of
+        partial_advantage: Members' advantage in match weight (:func:`coded`): the strongest of
             2 AUC - 1 and the differences among the top 20, 5 and 1 % of rows.
         repeated_share: Share of synthetic rows that repeat a rare training row at least three times, minus the share
             that repeats rows of unseen people.

@@ -12,7 +12,8 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from privacy_assets.evaluation.evaluate import read_inputs
-from privacy_assets.metrics.copies import TAILS, Copies, advantages, match_weights
+from privacy_assets.metrics._kernels import best_weights
+from privacy_assets.metrics.copies import TAILS, Copies, advantages, coded
 from privacy_assets.stats.estimates import Estimate
 from privacy_assets.stats.inference import mean_difference
 from privacy_assets.stats.subjects import Subjects
@@ -50,6 +51,12 @@ def by_hand(real: pd.DataFrame, synthetic: pd.DataFrame) -> list[float]:
         ]
         found.append(max(sums))
     return found
+
+
+def match_weights(real: list[Table], synthetic: Table, rows: np.ndarray) -> np.ndarray:
+    """The weights of some real rows."""
+    known, weights, made = coded(real, synthetic, rows)
+    return best_weights(known[:, rows], weights, made)
 
 
 def test_weights_are_those_of_all_pairs() -> None:
