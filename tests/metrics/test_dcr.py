@@ -13,7 +13,7 @@ import pytest
 from privacy_assets.distances.nearest import nearest
 from privacy_assets.errors import ConfigError
 from privacy_assets.metrics.dcr import Dcr, identical_excess, privacy_score
-from privacy_assets.policy import Limit, Policy
+from privacy_assets.policy import Limit, Policy, judge_limit
 from privacy_assets.stats.estimates import MetricResult
 from privacy_assets.stats.intervals import leaked_interval
 from privacy_assets.stats.subjects import Subjects
@@ -30,7 +30,8 @@ def evaluate(*tables, metric=None, **options):
 
 def broken(result):
     """Keys of the limits that do not pass, with their status."""
-    return {outcome.limit.key: outcome.status for outcome in POLICY.judge({"dcr": result}).broken}
+    outcomes = [judge_limit(limit, result) for limit in POLICY.limits]
+    return {outcome.limit.key: outcome.status for outcome in outcomes if not outcome.passed}
 
 
 # ---------------------------------------------------------------- privacy score
