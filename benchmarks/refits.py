@@ -35,6 +35,7 @@ from privacy_assets.metrics.policies import default_policy
 from privacy_assets.tables.table import Table
 
 CLEAR = 2.5
+_MISSING = "(missing)"
 STATISTICS = (
     "copies.copied_share", "copies.changed_share", "copies.partial_advantage", "dcr.member_excess_any",
     "singling_out.risk", "linkability.excess", "attribute_inference.excess", "membership_inference.advantage_any",
@@ -84,17 +85,18 @@ def copula(knots: int | None = None) -> Maker:
 
 
 def sdv_copula(rows: pd.DataFrame, whose: np.ndarray, seed: int) -> pd.DataFrame:
-    """Draw from the Gaussian copula of SDV with its default settings. Each column's type is that of the table."""
+    """Draw from the Gaussian copula of SDV with its default settings. A missing category is a level of its own."""
     from sdv.metadata import Metadata
     from sdv.single_table import GaussianCopulaSynthesizer
 
     np.random.seed(seed)  # noqa: NPY002 - the library draws from the global generator
-    kinds = {
-        name: {"sdtype": "numerical" if pd.api.types.is_numeric_dtype(rows[name]) else "categorical"} for name in rows
-    }
+    numbers = [name for name in rows if pd.api.types.is_numeric_dtype(rows[name])]
+    kinds = {name: {"sdtype": "numerical" if name in numbers else "categorical"} for name in rows}
     made = GaussianCopulaSynthesizer(Metadata.load_from_dict({"tables": {"table": {"columns": kinds}}}))
-    made.fit(rows)
+    texts = rows.columns.difference(numbers)
+    made.fit(rows.assign(**{name: rows[name].astype(object).where(rows[name].notna(), _MISSING) for name in texts}))
     drawn: pd.DataFrame = made.sample(len(rows))
+    drawn = drawn.assign(**{name: drawn[name].where(drawn[name] != _MISSING, None) for name in texts})
     return drawn.astype(rows.dtypes.to_dict())
 
 

@@ -130,7 +130,7 @@ def check_followed(before: Report, after: Report, what: str) -> None:
 
 TREES, FUNCTION = "synthpop", f"{__name__}:"
 LARGER, FILTER, ROUND = "Use larger leaves", "Remove the few copies", "Before training, round the numbers in 'fnlwgt'"
-OTHER = "This table cannot be published with this generator: use another generator"
+OTHER = "Use another generator"
 PIPELINE, DROP = "Let the pipeline make the table with a shipped generator", "Drop columns that are not needed"
 
 
