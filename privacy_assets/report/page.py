@@ -102,12 +102,11 @@ def headline(
 
 def _reason(verdict: Verdict, policy: Policy | None, remembered: Sequence[str]) -> str:
     if policy is None:
-        return f"No limit applies: {_UNLIMITED}, and a table does not pass without evidence."
+        return f"No limit applies: {_UNLIMITED}. Fix: pass a policy with limits on them."
     outcomes = verdict.outcomes
     counts = tally(outcomes)
     if verdict.status == "fail":
-        broken = [clean(x.limit.key, 60) for x in outcomes if x.status == "fail"]
-        return f"{sentence(counts)[:-1]}: this table must not be published. Broken: {_listing(broken)}."
+        return f"{sentence(counts)[:-1]}: this table must not be published."
     if remembered:
         return (
             "These rows failed before, and rerunning with another seed or split cannot change that"

@@ -82,7 +82,7 @@ def test_report_without_results_is_not_assessable_and_renders():
 def test_headline():
     absent = estimate("privacy_score_embedded", math.nan, note="not measured: no embedder")
     blind = report(replace(dcr(), estimates=(*dcr().estimates, absent)))
-    three = "3 of 7 limits are broken, 1 could not be evaluated: this table must not be published. Broken: dcr."
+    three = "3 of 7 limits are broken, 1 could not be evaluated: this table must not be published."
     without = "Without an embedder, dcr.privacy_score_embedded could not be computed."
     for made, words in ((passing(), "All 6 limits hold"), (failing(), three), (blind, without),
                         (not_assessable(), "2 of 8 limits could not be evaluated (membership_")):  # fmt: skip
