@@ -23,7 +23,7 @@ Status = Literal["pass", "fail", "not_assessable"]
 Bound = Literal["conservative", "significant", "value"]
 ShippedName = Literal["default", "small"]
 SHIPPED: tuple[ShippedName, ...] = get_args(ShippedName)
-_WORST_FIRST: tuple[Status, ...] = ("fail", "not_assessable", "pass")
+WORST_FIRST: tuple[Status, ...] = ("fail", "not_assessable", "pass")
 _FIELDS = {key: key for key in ("name", "limits", "extends", "embedder", "part_of", "min_holders")}
 _FIELDS |= {"metrics": "settings"}
 MIN_HOLDERS = 5
@@ -332,7 +332,7 @@ class Policy:
         if not any(one.can_fail for one in outcomes):
             outcomes = tuple(_without_evidence(one) if one.blind else one for one in outcomes)
         statuses = {outcome.status for outcome in outcomes}
-        return Verdict(next(status for status in _WORST_FIRST if status in statuses), outcomes)
+        return Verdict(next(status for status in WORST_FIRST if status in statuses), outcomes)
 
 
 def reserved_name(name: str, shipped: str) -> ConfigError:

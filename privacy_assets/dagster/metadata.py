@@ -19,9 +19,9 @@ from privacy_assets.gate.attestation import refusal
 from privacy_assets.metrics.policies import size_warning
 from privacy_assets.pipeline.steps import Task
 from privacy_assets.pipeline.work import Attested, StepResult, TableRun, published_rows
-from privacy_assets.policy import Limit, LimitOutcome, Status
+from privacy_assets.policy import WORST_FIRST, Limit, LimitOutcome, Status
 from privacy_assets.report.advice import first_remedy
-from privacy_assets.stats.estimates import MetricResult
+from privacy_assets.stats.estimates import MetricResult, decimal
 from privacy_assets.tables.schema import TableSchema
 from privacy_assets.tables.table import Table
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 warnings.filterwarnings("ignore", category=dg.BetaWarning, module=__name__)
 
 PACKAGE = Path(__file__).parents[1]
-_BROKEN_FIRST: tuple[Status, ...] = ("fail", "not_assessable", "pass")
 _SIGNS: dict[Status, str] = {"pass": "✓", "fail": "✗", "not_assessable": "?"}
 _ASK_REPORT = (
     "the cause depends on all limits of the table: see privacy_report, or the check policy_holds on attestation"
@@ -130,7 +129,7 @@ def report_metadata(report: Report) -> dict[str, Any]:
     """
     from privacy_assets.report.words import LABELS, clean, limit_symbol, number
 
-    outcomes = sorted(report.policy_verdict.outcomes, key=lambda outcome: _BROKEN_FIRST.index(outcome.status))
+    outcomes = sorted(report.policy_verdict.outcomes, key=lambda outcome: WORST_FIRST.index(outcome.status))
     records = [
         dg.TableRecord(
             {
@@ -144,7 +143,7 @@ def report_metadata(report: Report) -> dict[str, Any]:
         "verdict": verdict_line(report),
         "limits": dg.MetadataValue.table(records),
         "report": dg.MetadataValue.md(f"```text\n{report.to_text()}\n```"),
-        **{f"limits: {LABELS[one]}": sum(x.status == one for x in outcomes) for one in reversed(_BROKEN_FIRST)},
+        **{f"limits: {LABELS[one]}": sum(x.status == one for x in outcomes) for one in reversed(WORST_FIRST)},
     }
 
 
@@ -246,7 +245,7 @@ def _plotted(numbers: Mapping[str, float]) -> dict[str, float]:
 
 
 def _rounded(number: float) -> str:
-    return f"{number:.4g}" if math.isfinite(number) else "not measurable"
+    return decimal(number) if math.isfinite(number) else "not measurable"
 
 
 def _cell(value: float | str) -> int | str:

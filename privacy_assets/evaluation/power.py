@@ -29,7 +29,7 @@ from privacy_assets.infra.progress import Progress, advance, silent, watched
 from privacy_assets.metrics.base import Metric
 from privacy_assets.metrics.policies import default_policy, load_policy
 from privacy_assets.metrics.registry import METRICS, default_metrics
-from privacy_assets.policy import SHIPPED, LimitOutcome, Policy, Status
+from privacy_assets.policy import SHIPPED, WORST_FIRST, LimitOutcome, Policy, Status
 from privacy_assets.report.advice import wants_input
 from privacy_assets.report.text import aligned
 from privacy_assets.report.words import LABELS, clean, limit_symbol, number
@@ -43,7 +43,6 @@ from privacy_assets.tables.splitting import DEFAULT_SHARES
 from privacy_assets.tables.table import Table
 
 _DEMO = "the demo table"
-_WORST_FIRST: tuple[Status, ...] = ("fail", "not_assessable", "pass")
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class Draw:
     @property
     def verdict(self) -> Status:
         """ "pass", "fail" (by chance, because there is no leak) or "not_assessable"."""
-        return min((outcome.status for outcome in self.outcomes), key=_WORST_FIRST.index)
+        return min((outcome.status for outcome in self.outcomes), key=WORST_FIRST.index)
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,7 @@ class PowerAnalysis:
     @property
     def verdict(self) -> Status:
         """Worst verdict of all splits. "fail" is worse than "not_assessable"."""
-        return min((draw.verdict for draw in self.draws), key=_WORST_FIRST.index)
+        return min((draw.verdict for draw in self.draws), key=WORST_FIRST.index)
 
     @property
     def summary(self) -> str:
@@ -102,7 +101,7 @@ class PowerAnalysis:
             return f"A harmless release of this split would pass ({total} of {total} draws)."
         words = {"fail": "would fail by chance", "not_assessable": "would be not assessable", "pass": "would pass"}
         parts = [
-            f"{words[verdict]} in {counts[verdict]} of {total} draws" for verdict in _WORST_FIRST if counts[verdict]
+            f"{words[verdict]} in {counts[verdict]} of {total} draws" for verdict in WORST_FIRST if counts[verdict]
         ]
         why = [f"{x.limit.key} ({x.reason})" for _, x in self._limits() if not x.passed]
         return f"A harmless release of this split {', and '.join(parts)}, because of {'; '.join(why)}."
@@ -110,7 +109,7 @@ class PowerAnalysis:
     def _limits(self) -> Iterator[tuple[Counter[Status], LimitOutcome]]:
         """Yield the status counts of each limit, and its worst outcome."""
         for outcomes in zip(*(draw.outcomes for draw in self.draws), strict=True):
-            yield Counter(x.status for x in outcomes), min(outcomes, key=lambda x: _WORST_FIRST.index(x.status))
+            yield Counter(x.status for x in outcomes), min(outcomes, key=lambda x: WORST_FIRST.index(x.status))
 
     def to_text(self) -> str:
         """Return plain text: sizes, summary, one line per limit, and the smallest detectable leaks."""
@@ -123,7 +122,7 @@ class PowerAnalysis:
             name = clean(worst.limit.statistic, 60) + (
                 "" if worst.limit.bound == "conservative" else f" ({worst.limit.bound})"
             )
-            ended = ", ".join(f"{LABELS[status]} {counts[status]}" for status in _WORST_FIRST if counts[status])
+            ended = ", ".join(f"{LABELS[status]} {counts[status]}" for status in WORST_FIRST if counts[status])
             rows.append((name, limit_symbol(worst.limit), ended, "" if worst.passed else clean(worst.reason)))
         lines += ["", self.summary, "", *aligned(rows)]
         if leaks := [

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from privacy_assets.metrics.base import Question
 from privacy_assets.metrics.registry import METRICS, statistic_specs
-from privacy_assets.policy import LimitOutcome, Status
+from privacy_assets.policy import WORST_FIRST, LimitOutcome, Status
 from privacy_assets.report.advice import MATCHED, cause_of
 from privacy_assets.report.words import clean, interval, number
 from privacy_assets.stats.estimates import Estimate, MetricResult, decimal
@@ -28,7 +28,6 @@ TITLES: dict[Question, str] = {
     "membership": "Can a person be recognized as a member of the training data?",
     "values": "Does the table contain values that only one person has?",
 }
-_WORST_FIRST: tuple[Status, ...] = ("fail", "not_assessable", "pass")
 _GATE, _OTHER = "Would this evaluation have detected a leak?", "Other statistics"
 _WORDS: dict[AnswerStatus, str] = {
     "pass": "No leak found",
@@ -180,7 +179,7 @@ def _status(outcomes: Sequence[LimitOutcome], estimates: Mapping[str, Estimate])
     """Return the worst status. If all limits passed but none was shown to fail on a copy, it is not assessable."""
     if not outcomes:
         return "not_limited" if any(one.measurable for one in estimates.values()) else "not_tested"
-    worst = min((outcome.status for outcome in outcomes), key=_WORST_FIRST.index)
+    worst = min((outcome.status for outcome in outcomes), key=WORST_FIRST.index)
     seen = {outcome.can_fail for outcome in outcomes}
     return "not_assessable" if worst == "pass" and False in seen and True not in seen else worst
 
@@ -215,7 +214,7 @@ def _reason(strongest: LimitOutcome | None) -> str:
 
 def _strength(outcome: LimitOutcome) -> tuple[int, bool, float]:
     used = outcome.used()
-    return _WORST_FIRST.index(outcome.status), outcome.blind, math.inf if math.isnan(used) else -used
+    return WORST_FIRST.index(outcome.status), outcome.blind, math.inf if math.isnan(used) else -used
 
 
 def _planted(estimates: Mapping[str, Estimate], group: str) -> list[str]:

@@ -276,7 +276,7 @@ def _metric(result: MetricResult) -> dict[str, Any]:
         "tables": to_jsonable(result.tables),
         "settings": to_jsonable(result.settings),
         "seconds": to_jsonable(result.seconds),
-        **({"on_copy": stated["on_copy"]} if (stated := to_jsonable(result.to_json()))["on_copy"] else {}),
+        "on_copy": {estimate.name: to_jsonable(estimate.to_json()) for estimate in result.on_copy},
     }
 
 
@@ -289,5 +289,5 @@ def _result(name: str, entry: Mapping[str, Any], data: Mapping[str, Any]) -> Met
         seed=data["seed"],
         engine_version=data["engine_version"],
         seconds=math.nan if entry["seconds"] is None else entry["seconds"],
-        on_copy=tuple(Estimate.from_json(name, values) for name, values in entry.get("on_copy", {}).items()),
+        on_copy=tuple(Estimate.from_json(name, values) for name, values in entry["on_copy"].items()),
     )
