@@ -30,6 +30,7 @@ from joblib import Parallel, delayed
 from scipy import stats
 
 from benchmarks.releases import RELEASES, SUBJECT, bare, draw_world, relabelled
+from benchmarks.study import limits_alone
 from privacy_assets.evaluation.evaluate import read_inputs, run_metrics
 from privacy_assets.metrics.base import Metric
 from privacy_assets.metrics.policies import default_policy
@@ -233,8 +234,9 @@ def print_verdicts(found: dict[Case, dict[str, MetricResult]]) -> None:
     found, releases = whole, defaultdict(list)
     for case, results in found.items():
         policy = default_policy(results)
-        broken = {outcome.limit.key for outcome in policy.judge(results).outcomes if outcome.status == "fail"}
-        releases[case.release].append((policy.judge(results).status, broken))
+        verdict = limits_alone(policy, results)
+        broken = {outcome.limit.key for outcome in verdict.outcomes if outcome.status == "fail"}
+        releases[case.release].append((verdict.status, broken))
     print(
         "| release | repetitions | refused | not assessable | by two statistics, one label-conditional "
         "| by every metric |"

@@ -24,7 +24,7 @@ from typing import Any
 
 import pandas as pd
 
-from benchmarks.study import append, lines, study_parser
+from benchmarks.study import append, limits_alone, lines, study_parser
 from privacy_assets.dagster.demo import demo_spec
 from privacy_assets.evaluation.evaluate import attach_embedder, build_inputs, fit_embedder, run_metrics
 from privacy_assets.metrics.inputs import EvaluationInputs
@@ -73,7 +73,7 @@ def scored(settings: ResolvedTable, inputs: EvaluationInputs, chosen: list[str],
         started = time.process_time()
         results |= run_metrics(inputs, {name: settings.metrics[name]})
         seconds[name] = round(time.process_time() - started, 2)
-        policy_verdict = Policy(limits).judge(results)
+        policy_verdict = limits_alone(Policy(limits), results)
         verdict = min(verdict, policy_verdict.status, key=WORST_FIRST.index)
         broken |= {outcome.limit.key: outcome.reason for outcome in policy_verdict.broken}
         estimates |= {

@@ -106,7 +106,7 @@ def judge(tables: list[pd.DataFrame], made: pd.DataFrame, encoder: Embedder | No
     train, holdout, reference = tables
     inputs = read_inputs(train, holdout, made, reference, schema=infer_schema(pd.concat(tables)), seed=seed)
     metrics, policy = choose_metrics(None, None)
-    results = run_metrics(inputs if encoder is None else attach_embedder(inputs, encoder), metrics)
+    results = run_metrics(inputs if encoder is None else attach_embedder(inputs, encoder), metrics, policy.limits)
     estimates = {
         f"{name}.{one.name}": [one.value, one.low, one.high] for name, r in results.items() for one in r.estimates
     }

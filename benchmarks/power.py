@@ -39,7 +39,7 @@ from scipy.special import gammaln, xlogy
 from benchmarks.copies import cells_of, table_of
 from benchmarks.images import write_image
 from benchmarks.leaks import known_rows
-from benchmarks.study import SEVERAL, append, lines, run_or_report, study_parser
+from benchmarks.study import SEVERAL, append, limits_alone, lines, run_or_report, study_parser
 from privacy_assets.metrics.copies import Copies
 from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.metrics.membership_inference.outliers import outlier_matches
@@ -128,8 +128,8 @@ def drawn(source: Source, people: int, dose: float, seed: int, *, every: bool) -
     results = {"copies": copies, "membership_inference": MetricResult("membership_inference", (found,))}
     return {
         "share": by_person(draw.taken, subjects["train"]),
-        "verdict": LIMITS.judge(results).status,
-        "copied_share": RARE.judge(results).status,
+        "verdict": limits_alone(LIMITS, results).status,
+        "copied_share": limits_alone(RARE, results).status,
         **oracles(source, draw, dose or EVERY_ROW[1], seed, every=every),
     }
 

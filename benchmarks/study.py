@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from privacy_assets.policy import WORST_FIRST, Policy, Verdict, judge_limit
+from privacy_assets.stats.estimates import MetricResult
 
 SEVERAL = 'Parquet files, or "demo"'
 
@@ -36,6 +39,12 @@ def run_or_report(
         run(options)
     else:
         parser.error("name a table, or a --report file")
+
+
+def limits_alone(policy: Policy, results: Mapping[str, MetricResult]) -> Verdict:
+    """Return the verdict without the rule that a limit must fail on a copy of train, for results without a copy."""
+    outcomes = tuple(judge_limit(limit, results.get(limit.metric)) for limit in policy.limits)
+    return Verdict(min((outcome.status for outcome in outcomes), key=WORST_FIRST.index), outcomes)
 
 
 def lines(*paths: Path) -> list[dict[str, Any]]:

@@ -293,12 +293,18 @@ class Copies(Metric):
             at_most=0.04,
             source="chosen: 5 % copies of rare rows exceed it, fresh rows of 1,700 people mostly do not",
         ),
-        Limit("copies.copied_share", at_most=0.003, bound="significant", source="significant at 95 %"),
+        Limit(
+            "copies.copied_share",
+            at_most=0.003,
+            bound="significant",
+            source="significant at 95 %; see the lab report on leaks",
+        ),
         Limit(
             "copies.changed_share",
             at_most=0.003,
             bound="significant",
-            source="significant at 99.5 % over up to one and up to two changed cells jointly",
+            source="significant at 99.5 % over up to one and up to two changed cells jointly; see the lab report on "
+            "leaks",
         ),
         Limit(
             "copies.partial_advantage",
@@ -311,7 +317,7 @@ class Copies(Metric):
             "copies.repeated_share",
             at_most=0.005,
             bound="significant",
-            source="significant at 95 %",
+            source="significant at 95 %; see the lab report on leaks",
         ),
     )
     small_policy_limits: ClassVar[Mapping[str, float]] = {

@@ -187,7 +187,12 @@ class Linkability(Metric):
     )
 
     default_limits: ClassVar[tuple[Limit, ...]] = (
-        Limit("linkability.excess", at_most=0.02, bound="significant", source="significant at 95 %"),
+        Limit(
+            "linkability.excess",
+            at_most=0.02,
+            bound="significant",
+            source="significant at 95 %; see the lab report on leaks",
+        ),
     )
 
     plots: ClassVar[tuple[Plot, ...]] = (

@@ -243,7 +243,7 @@ class MembershipInference(Metric):
             "membership_inference.precision",
             at_most=0.535,
             bound="significant",
-            source="significant at 95 %",
+            source="significant at 95 %; see the lab report on leaks",
         ),
     )
     small_policy_limits: ClassVar[Mapping[str, float]] = {"membership_inference.precision": 0.75}
