@@ -7,7 +7,8 @@
 A generator is fitted on train and on the others, and both releases are evaluated against the same train and holdout.
 The release of the others cannot disclose train, so its statistics are the null. A generator leaks on a table if, over
 all draws, the mean of one of the statistics below is higher with the people than without them by more than
-``CLEAR`` standard errors. Each draw is one line of the results and is measured once.
+``CLEAR`` standard errors. Limits on foreign values are left out, because the others have values that the real tables
+lack. Each draw is one line of the results and is measured once.
 
 ``sdv`` is a package that is not installed with this project, and its rows are skipped without it.
 """
@@ -155,7 +156,8 @@ def effects(found: Sequence[Mapping[str, Any]], statistic: str) -> tuple[float, 
 
 def report_text(found: Sequence[Mapping[str, Any]]) -> str:
     """Return Markdown: refused releases of each generator by whether it leaks on the table, and a line for each."""
-    policy = default_policy()
+    limits = [limit for limit in default_policy().limits if limit.statistic != "value_disclosure.foreign_cells"]
+    policy = default_policy().restricted(limits)
     cells: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
     for line in found:
         cells[line["maker"], line["table"]].append(line)
