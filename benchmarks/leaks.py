@@ -30,7 +30,7 @@ import pandas as pd
 
 from benchmarks.copies import table_of
 from benchmarks.measured import cost
-from benchmarks.study import SEVERAL, append, lines, run_or_report, study_parser
+from benchmarks.study import SEVERAL, append, limits_alone, lines, run_or_report, study_parser
 from privacy_assets.evaluation.evaluate import read_inputs, run_metrics
 from privacy_assets.generators import build_generator
 from privacy_assets.metrics.inputs import EvaluationInputs
@@ -301,7 +301,7 @@ def results_of(line: Mapping[str, Any]) -> dict[str, MetricResult]:
 def judged(line: Mapping[str, Any], policy: Policy) -> Verdict:
     """Return the verdict of ``policy`` on a line, without the limits of metrics excluded from the study."""
     results = results_of(line)
-    return Policy(tuple(limit for limit in policy.limits if limit.metric in results)).judge(results)
+    return limits_alone(Policy(tuple(limit for limit in policy.limits if limit.metric in results)), results)
 
 
 def sizes(people: int, wanted: Sequence[int]) -> list[int]:
