@@ -162,7 +162,9 @@ def report_text(found: Sequence[Mapping[str, Any]]) -> str:
     for line in found:
         cells[line["maker"], line["table"]].append(line)
     refused: dict[str, np.ndarray] = defaultdict(lambda: np.zeros((3, 2), int))
-    out = ["| generator, table | refused with | without | partial advantage with | without | clearest statistic, z |"]
+    out = [
+        "| generator, table | refused, fitted on train | on others | partial advantage, train | others | clearest, z |"
+    ]
     out.append("|---|---|---|---|---|---|")
     for (maker, table), draws in sorted(cells.items()):
         fails = {side: [judged(line[side], policy).status == "fail" for line in draws] for side in ("with", "without")}

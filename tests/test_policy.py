@@ -179,7 +179,7 @@ def test_two_sided_statistics_count_both_directions(low: float, high: float, bou
 def test_a_policy_whose_limits_a_copy_of_train_does_not_break_is_not_assessable(
     copies: tuple[float | None, ...], members: tuple[float | None, ...], status: str
 ) -> None:
-    """The values are those of the copy. The release is far from its limits."""
+    """The copy has these values. The release is far from its limits."""
     results, limits = {}, []
     for question, values in (("copies", copies), ("membership", members)):
         found = [Estimate(f"f{at}", 0, 0, 0, 99, 99, question=question) for at in range(len(values))]

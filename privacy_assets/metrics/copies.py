@@ -131,8 +131,8 @@ def coded(real: Sequence[Table], synthetic: Table, rows: np.ndarray) -> tuple[np
     """Return codes (F, N) of all real rows, match weights (F, n) of ``rows``, and codes (F, m) of synthetic rows.
 
     The match weight of a cell is -log2 of the value's relative frequency in real rows, as in Fellegi and Sunter (1969)
-    with independent columns; that of a missing cell is 0. That of a row is the maximum over the synthetic rows of the
-    sum over agreeing cells. Changed or removed cells therefore do not hide a copy of the others.
+    with independent columns; that of a missing cell is 0. The match weight of a row is the largest sum over cells that
+    agree with one synthetic row. Changed or removed cells therefore do not hide a copy of the others.
 
     Args:
         real: Real tables, which are stacked.

@@ -77,7 +77,7 @@ _NOTHING = "no earlier release"
 class CumulativeDisclosure(RerunMetric):
     """Statistics of ``dcr`` and ``membership_inference`` for the new table stacked on all earlier releases.
 
-    Only columns that all releases have are used. Settings: see :class:`~.restated.RerunMetric`.
+    Only columns that all releases have are used. Settings: see :class:`RerunMetric`.
 
     Attributes:
         member_excess_any: As in ``dcr``.
@@ -143,7 +143,7 @@ _ATTACKED = {"holdout": "train", "reference": "holdout"}  # role in the release 
 class HoldoutLeakage(RerunMetric):
     """Statistics of ``dcr`` and ``membership_inference`` with the holdout attacked and the reference as control.
 
-    Settings: see :class:`~.restated.RerunMetric`.
+    Settings: see :class:`RerunMetric`.
 
     Attributes:
         member_excess_any: As in ``dcr``.

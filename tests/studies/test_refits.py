@@ -1,4 +1,4 @@
-"""The study of refits: its generators are as described, and a generator that leaks is told from one that does not."""
+"""The study of refits: its generators are as described, and the report separates generators that leak from others."""
 
 from __future__ import annotations
 
