@@ -19,6 +19,7 @@ from privacy_assets.policy import Limit
 from privacy_assets.stats import inference
 from privacy_assets.stats.estimates import Estimate, MetricResult, StatisticSpec
 from privacy_assets.stats.inference import PermutationResult
+from privacy_assets.stats.intervals import CONFIDENCE
 from privacy_assets.stats.subjects import MIN_SUBJECTS_PER_SIDE, Subjects
 from privacy_assets.tables.column import ranked
 from privacy_assets.tables.table import Table
@@ -95,25 +96,31 @@ def copied(similar: SimilarRows, people: Subjects, difference: Difference) -> Pe
     return found.over(np.where(added > 0, added, 1.0) / (owned or 1.0))
 
 
-def repeated(cells: np.ndarray, synthetic: np.ndarray, people: Subjects) -> tuple[float, float]:
+def repeated(
+    cells: np.ndarray, synthetic: np.ndarray, people: Subjects, similar: Callable[[np.ndarray], np.ndarray]
+) -> tuple[float, float]:
     """Estimate ``repeated_share``, see :class:`.Copies`.
 
     Args:
         cells: Ids of the real rows, int64 (N,). Equal rows have equal ids.
         synthetic: Ids of the synthetic rows, int64 (n,), n > 0.
         people: Subjects of the real rows.
+        similar: Returns for positions (n,) of real rows the numbers of rows of other subjects that differ in one cell,
+            int64 (n,).
 
     Returns:
         The estimate, and half the length of its interval.
     """
-    known, cell = np.unique(cells, return_inverse=True)
+    known, first, cell = np.unique(cells, return_index=True, return_inverse=True)
     place = np.minimum(np.searchsorted(known, synthetic), len(known) - 1)
     real, hits = np.bincount(cell), np.bincount(place[known[place] == synthetic], minlength=len(known))
     pairs = np.unique(cell * len(people) + people.codes)
     held = np.bincount(pairs // len(people))
     member = np.bincount(pairs // len(people), people.member[pairs % len(people)]) > 0  # whether a member has the row
-    fewest = _OFTEN * max(len(synthetic) / len(cells), 1)
-    often = (held <= _REPEATED) & (hits >= fewest * real)
+    longer = max(len(synthetic) / len(cells), 1)
+    fewest = _OFTEN * longer
+    often = np.flatnonzero((held <= _REPEATED) & (hits >= fewest * real))
+    often = often[hits[often] >= longer * (real[often] + SIMILARITY[1] * similar(first[often]))]
     unseen = max(1 - people.members / len(people), 1 / len(people)) ** held[often].astype(np.float64)
     counted = np.where(member[often], 1.0, 1 - 1 / unseen) @ hits[often]
     spread = ((~member[often]) * (1 - unseen) / unseen**2) @ hits[often] ** 2.0
@@ -168,11 +175,20 @@ def similar_rows(
     """
     from privacy_assets.metrics._kernels import changed_cells
 
-    asked, whose = np.ascontiguousarray(real[:, rows]), people[rows]
     distinct = np.unique(synthetic, axis=1)
+    made = changed_cells(real[:, rows], people[rows], distinct, np.full(distinct.shape[1], -1, np.int64))
+    return SimilarRows(made, similar_people(real, people, rows), max_holders)
+
+
+def similar_people(real: np.ndarray, people: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return the numbers of other subjects' rows that differ from real ``rows`` (n,) in no, one and two cells, (3, n).
+
+    For ``real`` and ``people`` see :func:`similar_rows`. Equal rows of a subject count once.
+    """
+    from privacy_assets.metrics._kernels import changed_cells
+
     once = np.unique(np.vstack([real, people]), axis=1, return_index=True)[1]
-    made = changed_cells(asked, whose, distinct, np.full(distinct.shape[1], -1, np.int64))
-    return SimilarRows(made, changed_cells(asked, whose, real[:, once], people[once]), max_holders)
+    return np.asarray(changed_cells(real[:, rows], people[rows], real[:, once], people[once]))
 
 
 def advantages(weights: np.ndarray, people: Subjects, difference: Difference) -> PermutationResult:
@@ -252,13 +268,15 @@ class Copies(Metric):
         times the share of own rows.
 
         ``repeated_share`` counts rows of at most ten people, one a member, that the release has at least three times,
-        and three times as often as the real rows. Rows of non-members only are subtracted, weighted for expectation 0
-        under permuted labels. The interval (95 %) is normal, with the variance that the rows of unseen people show,
-        plus that of two rows: whether a member is repeated by chance is judged by how often unseen people are.
+        three times as often as the real rows, and as often as the real rows and a third of the rows that differ in one
+        cell together: in a dense region, repeated rows are expected. Rows of non-members only are subtracted, weighted
+        for expectation 0 under permuted labels. The interval (95 %) is normal, with the variance that the rows of
+        unseen people show, plus that of two rows: whether a member is repeated by chance is judged by how often unseen
+        people are.
 
-        Other intervals permute labels and resample subjects: 95 % for ``copied_share``, 99.5 % jointly for
-        ``partial_advantage`` and ``changed_share``. Not measurable with fewer than 20 subjects in train or holdout, or
-        20 synthetic rows. Source: none. Validation: ``benchmarks/results/copies.md``.
+        Other intervals permute labels and resample subjects: 95 % for ``copied_share``, 95 % jointly for
+        ``changed_share``, 99.5 % jointly for ``partial_advantage``. Not measurable with fewer than 20 subjects in train
+        or holdout, or 20 synthetic rows. Source: none. Validation: ``benchmarks/results/copies.md``.
     """
 
     max_holders: int = Field(default=2, ge=1, description="maximum number of people sharing a rare row")
@@ -303,8 +321,7 @@ class Copies(Metric):
             "copies.changed_share",
             at_most=0.003,
             bound="significant",
-            source="significant at 99.5 % over up to one and up to two changed cells jointly; see the lab report on "
-            "leaks",
+            source="significant at 95 % over up to one and two changed cells jointly; see the lab report on leaks",
         ),
         Limit(
             "copies.partial_advantage",
@@ -358,7 +375,10 @@ class Copies(Metric):
         matched = best_weights(own, weights, made)
         partly = partial_estimate(advantages(matched, attacked, difference), attacked)
         cells = np.concatenate([inputs.row_ids[role] for role in inputs.real_roles])
-        share, half = repeated(cells, inputs.row_ids["synthetic"], people)
+        share, half = repeated(
+            cells, inputs.row_ids["synthetic"], people,
+            lambda asked: similar_people(real, people.codes, asked)[1],
+        )  # fmt: skip
         often = self.statistic("repeated_share").estimate(
             max(share, 0.0), min(max(share - half, -1.0), 1.0), min(max(share + half, 0.0), 1.0), people.counts,
             confidence=_REPEATED_CONFIDENCE, minimum_detectable_effect=2 * half,
@@ -385,7 +405,7 @@ def share_estimates(found: PermutationResult, people: Subjects) -> tuple[Estimat
     (whole, changed), fewest = Copies.statistics[:2], people.smallest_side
     return (
         found[[0]].estimate(whole, people.counts, within=(-1, 1), people=fewest),
-        found[1:].worst(changed, people.counts, CHANGED_NAMES, "strongest", people=fewest),
+        found[1:].worst(changed, people.counts, CHANGED_NAMES, "strongest", confidence=CONFIDENCE, people=fewest),
     )
 
 

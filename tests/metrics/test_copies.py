@@ -312,6 +312,22 @@ def spread_of(hits: Sequence[int], fewest: float = 3.0) -> float:
     return 1.959964 * (sum(2 * hit**2 for hit in hits) + 2 * fewest**2) ** 0.5
 
 
+def alone(rows: np.ndarray) -> np.ndarray:
+    """No rows of other people differ in one cell."""
+    return np.zeros(len(rows))
+
+
+def test_rows_repeated_as_often_as_similar_people_are_expected() -> None:
+    """Row 1 is repeated five times, and one person has it: with at most 12 similar rows, it counts."""
+    cells, people = np.arange(100), Subjects(np.arange(100), np.arange(100) % 2 == 1)
+    release = np.concatenate([[1] * 5, np.full(95, 200)])
+    for similar_rows_of_others, counted in ((0, 5), (12, 5), (13, 0)):
+        assert (
+            repeated(cells, release, people, lambda rows, n=similar_rows_of_others: np.full(len(rows), n))[0]
+            == counted / 100
+        )
+
+
 def test_rows_of_training_people_count_as_repeated() -> None:
     """Rows 1 to 4: one member, two members, an unseen person, a member with the row twice; all others have row 9."""
     cells = np.concatenate([[1, 2, 2, 3, 4, 4], np.full(94, 9)])
@@ -328,20 +344,22 @@ def test_rows_of_training_people_count_as_repeated() -> None:
         ([1] * 3 + [3] * 3, 3 - 2 * 3, [3]),
     ):
         release = np.concatenate([hits, np.full(100 - len(hits), 8)])
-        value, half = repeated(cells, release, people)
+        value, half = repeated(cells, release, people, alone)
         assert value == pytest.approx(counted / 100)
         more = (1 - others) / others
         spread = sum(hit**2 * more / others for hit in unseen) + 2 * more * 3**2
         assert half == pytest.approx(1.959964 * spread**0.5 / 100, rel=1e-5)
-    assert repeated(cells, np.repeat([1, 8], [5, 195]), people)[0] == 0, "of a release twice as long, six are needed"
-    assert repeated(cells, np.repeat([1, 8], [6, 194]), people)[0] == 6 / 200
+    assert repeated(cells, np.repeat([1, 8], [5, 195]), people, alone)[0] == 0, (
+        "of a release twice as long, six are needed"
+    )
+    assert repeated(cells, np.repeat([1, 8], [6, 194]), people, alone)[0] == 6 / 200
 
 
 def test_rows_of_more_than_ten_people_are_nobodys_that_is_repeated() -> None:
     cells, codes = np.repeat([1, 2, 9], [10, 11, 200]), np.arange(221)
     people = Subjects(codes, codes % 2 == 0)
-    assert repeated(cells, np.repeat([1, 3], [101, 99]), people)[0] == 0.505
-    assert repeated(cells, np.repeat([2, 3], [111, 89]), people)[0] == 0
+    assert repeated(cells, np.repeat([1, 3], [101, 99]), people, alone)[0] == 0.505
+    assert repeated(cells, np.repeat([2, 3], [111, 89]), people, alone)[0] == 0
 
 
 @pytest.mark.parametrize("holders", [1, 2, 4])
@@ -352,7 +370,7 @@ def test_rows_repeated_whoever_has_them_cancel(holders: int) -> None:
         cells, rng = np.arange(2000).repeat(holders), np.random.default_rng(seed)
         people = Subjects(np.arange(len(cells)), rng.random(len(cells)) < 0.5)
         release = np.concatenate([np.arange(60).repeat(4 * holders), np.full(len(cells) - 240 * holders, 3000)])
-        value, half = repeated(cells, release, people)
+        value, half = repeated(cells, release, people, alone)
         inside.append(abs(value) <= half)
         values.append(value * len(release) / (240 * holders))
     assert sum(inside) >= 33  # of 40: fewer have a probability below 0.001 at 95 %
@@ -367,5 +385,5 @@ def test_few_people_repeated_break_the_limit_and_unseen_ones_do_not(people: int,
     limit = next(one for one in Copies.default_limits if one.statistic == "copies.repeated_share")
     for first, breaks in ((0, True), (2000, False)):
         release = np.concatenate([np.arange(first, first + people).repeat(times), fresh])
-        value, half = repeated(cells, release, subjects)
+        value, half = repeated(cells, release, subjects, alone)
         assert limit.exceeded_by(value - half) is breaks
