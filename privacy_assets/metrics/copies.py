@@ -19,7 +19,6 @@ from privacy_assets.policy import Limit
 from privacy_assets.stats import inference
 from privacy_assets.stats.estimates import Estimate, MetricResult, StatisticSpec
 from privacy_assets.stats.inference import PermutationResult
-from privacy_assets.stats.intervals import CONFIDENCE
 from privacy_assets.stats.subjects import MIN_SUBJECTS_PER_SIDE, Subjects
 from privacy_assets.tables.column import ranked
 from privacy_assets.tables.table import Table
@@ -274,9 +273,9 @@ class Copies(Metric):
         unseen people show, plus that of two rows: whether a member is repeated by chance is judged by how often unseen
         people are.
 
-        Other intervals permute labels and resample subjects: 95 % for ``copied_share``, 95 % jointly for
-        ``changed_share``, 99.5 % jointly for ``partial_advantage``. Not measurable with fewer than 20 subjects in train
-        or holdout, or 20 synthetic rows. Source: none. Validation: ``benchmarks/results/copies.md``.
+        Other intervals permute labels and resample subjects: 95 % for ``copied_share``, 99.5 % jointly for
+        ``partial_advantage`` and ``changed_share``. Not measurable with fewer than 20 subjects in train or holdout, or
+        20 synthetic rows. Source: none. Validation: ``benchmarks/results/copies.md``.
     """
 
     max_holders: int = Field(default=2, ge=1, description="maximum number of people sharing a rare row")
@@ -321,7 +320,8 @@ class Copies(Metric):
             "copies.changed_share",
             at_most=0.003,
             bound="significant",
-            source="significant at 95 % over up to one and two changed cells jointly; see the lab report on leaks",
+            source="significant at 99.5 % over up to one and up to two changed cells jointly; see the lab report on "
+            "leaks",
         ),
         Limit(
             "copies.partial_advantage",
@@ -405,7 +405,7 @@ def share_estimates(found: PermutationResult, people: Subjects) -> tuple[Estimat
     (whole, changed), fewest = Copies.statistics[:2], people.smallest_side
     return (
         found[[0]].estimate(whole, people.counts, within=(-1, 1), people=fewest),
-        found[1:].worst(changed, people.counts, CHANGED_NAMES, "strongest", confidence=CONFIDENCE, people=fewest),
+        found[1:].worst(changed, people.counts, CHANGED_NAMES, "strongest", people=fewest),
     )
 
 

@@ -168,8 +168,6 @@ class PermutationResult:
         counts: tuple[int, int],
         names: Sequence[str] | np.ndarray,
         choose: Literal["headline", "strongest"],
-        *,
-        confidence: float | None = None,
         people: int | None = None,
     ) -> Estimate:
         """Create the estimate of the worst entry, with an interval that holds for all entries simultaneously.
@@ -181,14 +179,13 @@ class PermutationResult:
             spec: Statistic.
             counts: Numbers of rows and subjects.
             names: Name of each entry, shown as note; shape (m,).
-            choose: "headline": the entry with the worst conservative bound; evidence of safety must hold for it.
-                "strongest": the entry farthest from the null in standard deviations; its other bound shows a
-                significant leak.
-            confidence: Simultaneous confidence level. None: 95 % for "headline", 99.5 % for "strongest".
+            choose: "headline": the entry with the worst conservative bound, at 95 %; evidence of safety must hold for
+                it. "strongest": the entry farthest from the null in standard deviations, at 99.5 %; its other bound
+                shows a significant leak.
             people: See :func:`permutation_band`.
         """
         strongest = choose == "strongest"
-        confidence = confidence or (LEAK_CONFIDENCE if strongest else CONFIDENCE)
+        confidence = LEAK_CONFIDENCE if strongest else CONFIDENCE
         band = self.band(confidence, people)
         every = np.vstack([self.observed, self.null])
         away = np.abs(every - spec.null) if _two_sided(spec) else every
