@@ -178,6 +178,19 @@ class LimitOutcome:
         found = self.measured if value is None else value
         return math.nan if self.estimate is None else _used(self.limit, self.estimate, found)
 
+    def narrowed(self, factor: float) -> LimitOutcome:
+        """Return the outcome of the limit for the same value with a narrower interval, as with more people.
+
+        Args:
+            factor: Ratio of the distances of both ends from the value, at most 1.
+        """
+        one = self.estimate
+        if one is None or not one.measurable:
+            return self
+        low, high = (one.value + factor * (end - one.value) for end in (one.low, one.high))
+        again = _judged(self.limit, MetricResult(self.limit.metric, (replace(one, low=low, high=high),)), 1)
+        return replace(again, can_fail=self.can_fail)
+
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form printed by the command line and stored in attestations."""
         return {

@@ -247,7 +247,7 @@ def _pairs(option: str, given: Sequence[str], form: str) -> dict[str, str]:
     return found
 
 
-def settings(pairs: Sequence[str]) -> dict[str, Any]:
+def settings(pairs: Sequence[str], option: str = "set") -> dict[str, Any]:
     """Parse KEY=VALUE with YAML values."""
     from privacy_assets.infra.settings import load_yaml
 
@@ -255,8 +255,8 @@ def settings(pairs: Sequence[str]) -> dict[str, Any]:
     for pair in pairs:
         key, sign, value = pair.partition("=")
         if not sign or not key:
-            raise ConfigError(f"--set {safe_repr(pair)}: expected KEY=VALUE.")
-        documents = load_yaml(value, f"--set {safe_repr(pair)}")
+            raise ConfigError(f"--{option} {safe_repr(pair)}: expected KEY=VALUE.")
+        documents = load_yaml(value, f"--{option} {safe_repr(pair)}")
         found[key] = _numbers(documents[0]) if documents else None
     return found
 

@@ -9,6 +9,12 @@ exit status:
   2  bad input or bad settings
   3  it was not published: no limit is broken, but one is not assessable
 
+rehearsal:
+  --rehearse runs the same steps on the people in train only, which are split again, and publishes nothing. It writes no
+  lock, no attempt and no report, and does not use holdout and reference, so it can be repeated to choose settings.
+  The exit status is 0 if a setting passes with a margin, 1 if none does, and 3 if the people are too few to decide.
+  privacy-assets run TABLE --rehearse --try min_samples_leaf=100,200,500
+
 {deployment}
 
 example of a TABLE:
@@ -25,7 +31,18 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from privacy_assets.cli.options import NO, STATUSES, YES, Commands, deployment_settings, say, workers, write_json
+from privacy_assets.cli.options import (
+    NO,
+    STATUSES,
+    YES,
+    Commands,
+    deployment_settings,
+    repeatable,
+    say,
+    workers,
+    write_json,
+)
+from privacy_assets.cli.rehearsal import check_options, run_rehearsal
 from privacy_assets.errors import ConfigError, NotAssessable, PublicationRefused, outcome_known, with_advice
 
 if TYPE_CHECKING:
@@ -40,6 +57,10 @@ def add_run(commands: Commands) -> None:
     command.common("--home", "--releases", "--private")
     out = "folder for report.html, report.json and attestation.json (default reports/NAME)"
     command.option("--out", out, metavar="DIR", type=Path)
+    rehearse = "only try the settings, on the people in train: nothing is published, counted or remembered"
+    command.option("--rehearse", rehearse, action="store_true")
+    tried = "values of a setting of the generator to rehearse, as YAML; several settings: all combinations"
+    command.add_argument("--try", dest="tried", **repeatable("SETTING=VALUE,..", tried))
     command.common("--device", "--ray", "--quiet")
 
 
@@ -51,18 +72,25 @@ def _run(options: argparse.Namespace) -> int:
     from privacy_assets.pipeline.steps import ATTEST, PUBLISH, run_table, tasks
     from privacy_assets.pipeline.work import TableRun
 
+    check_options(options)
     table = ResolvedTable.of(TableSpec.load(options.table))
     run = TableRun(table, deployment_settings(options).open(), ReleaseTarget(table.name), progress=options.progress)
     if options.ray is None and table.spec.run.workers == "ray":
         options.ray = "auto"
-    out = _folder(options.out or Path("reports") / table.name)
     device = pick_device(options.device) if any(task.uses_device for task in tasks(table)) else "cpu"
+
+    def device_for(wanted: bool) -> AbstractContextManager[str]:
+        return nullcontext(device if wanted else "cpu")
+
+    if options.rehearse:
+        return run_rehearsal(options, table, run.deployment, device_for)
+    out = _folder(options.out or Path("reports") / table.name)
     say(f"{table.name}: {table.generator_label or 'an existing synthetic table'}")
     shown = dict[str, Any]()
     refusal, outcome, refused = "", "none", NO
     try:
         with workers(options):
-            for task, result in run_table(run, lambda wanted: nullcontext(device if wanted else "cpu"), _timed):
+            for task, result in run_table(run, device_for, _timed):
                 if task.step.verb in (ATTEST, PUBLISH):
                     shown[task.step.verb] = result.shown
     except PublicationRefused as error:

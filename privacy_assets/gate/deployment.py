@@ -234,6 +234,22 @@ class Deployment:
         self._marked = False
         self._checked = b""  # last secret that was verified to belong to this deployment
 
+    @classmethod
+    def temporary(cls, folder: Path, secret: bytes) -> Deployment:
+        """Create a deployment with new keys in an empty folder. It ignores environment variables.
+
+        Args:
+            folder: Empty folder.
+            secret: Secret of the deployment.
+        """
+        private, trusted = private_folder(folder / "private"), folder / "trusted_keys"
+        own = {"home": str(folder), "trusted_keys": str(trusted)}
+        deployment = cls(DeploymentSettings(**own, signing_key_variable="", secret_variable=""))
+        deployment._private()  # marks the folders while they are empty
+        create_once(private / SECRET, secret)
+        first_key(private / SIGNING_KEY, trusted)
+        return deployment
+
     @property
     def store(self) -> ReleaseStore:
         """Release store."""

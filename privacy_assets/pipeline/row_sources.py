@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from pandas.api.types import is_bool_dtype
 
@@ -16,11 +17,12 @@ from privacy_assets.pipeline.resolve import PARTITION_MARK, ResolvedTable, RowSo
 from privacy_assets.pipeline.spec import Data
 from privacy_assets.tables.canonical import canonical_table, real_tables, synthetic_table
 from privacy_assets.tables.column import Column
-from privacy_assets.tables.contract import EACH_ROW
+from privacy_assets.tables.contract import EACH_ROW, subject_columns
 from privacy_assets.tables.files import CsvFormat
 from privacy_assets.tables.given import given_frame, load
 from privacy_assets.tables.roles import may_tell_people_apart
 from privacy_assets.tables.schema import Frame, TableSchema, yaml_text
+from privacy_assets.tables.splitting import split_rows
 from privacy_assets.tables.table import Table
 
 Window = tuple[Any, Any]  # start and end of a time partition
@@ -127,6 +129,38 @@ def source_table(
     _check_people_known(frame, data, "source")
     whole = canonical_table(frame, data.subject, data.kinds, resolved.declared, locked=locked)
     return _of_partition(whole, resolved, "source", partition, window)
+
+
+def train_rows(resolved: ResolvedTable, key: bytes, locked: Callable[[], Mapping[str, str]]) -> pd.DataFrame:
+    """Return the rows of the source that the split of the table assigns to train, before any conversion.
+
+    With a subject column, no other cell of the other rows is read.
+
+    Args:
+        resolved: Settings of the table.
+        key: Key of the split.
+        locked: Returns the contract of the columns in the lock of the table. Without a subject column, the content of
+            a row determines its role, so the rows are read as in a run.
+
+    Raises:
+        InputError: If the rows cannot be read, or a role gets no rows.
+    """
+    data = resolved.spec.data
+    frame = read_source(resolved.row_sources["source"], None, None, resolved.declared.read)
+    _check_people_known(frame, data, "source")
+    if data.subject is None:
+        people = canonical_table(frame, None, data.kinds, resolved.declared, locked=locked())
+    else:
+        ids = subject_columns({"source": frame}, {"source": "source"}, data.subject)["source"]
+        people = Table(TableSchema(()), {}, len(frame)).with_subject(ids)
+    rows = split_rows(people, key, resolved.shares)["train"]
+    return pd.DataFrame({name: _of_rows(frame[name], rows) for name in frame.columns})
+
+
+def _of_rows(cells: pd.Series, rows: np.ndarray) -> pd.Series:
+    """Return some cells of a column with a new index. Categories of the other cells are removed."""
+    taken = cells.iloc[rows].reset_index(drop=True)
+    return taken.astype(object) if isinstance(taken.dtype, pd.CategoricalDtype) else taken
 
 
 def user_splits(

@@ -9,7 +9,7 @@ one in ``gate/statements.py``.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -163,7 +163,7 @@ def run_table(
         InputError: If a table cannot be used.
         PublicationRefused: If the gate rejects a record, or the policy does not hold.
     """
-    require_paths(run.table)
+    require_paths(run.table, run.given)
     todo, values = list(tasks(run.table)), dict[str, Any]()
     for number, task in enumerate(todo, start=1):
         with during(task.name), device_for(task.uses_device) as device:
@@ -173,10 +173,10 @@ def run_table(
         yield task, result
 
 
-def require_paths(table: ResolvedTable) -> None:
-    """Raise ConfigError if the caller would have to pass rows of a table."""
+def require_paths(table: ResolvedTable, given: Collection[str] = ()) -> None:
+    """Raise ConfigError if the caller would have to pass rows of a table, except those of the roles in ``given``."""
     for role, row_source in table.row_sources.items():
-        if row_source.kind == "given":
+        if row_source.kind == "given" and role not in given:
             raise ConfigError(f"table {table.name}, data: {role} must be a path here.")
 
 

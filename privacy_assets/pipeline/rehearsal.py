@@ -1,0 +1,160 @@
+"""Rehearsals: the steps of a table without publication, on the people in train only.
+
+A rehearsal splits train once more with a key derived from that of the table, so each setting is measured on the same
+people. Its deployment is a temporary folder: it adds no record to the deployment of the table.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from privacy_assets.errors import ConfigError
+from privacy_assets.gate.deployment import Deployment
+from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.infra.progress import Progress
+from privacy_assets.infra.work import WorkFolder
+from privacy_assets.pipeline.resolve import ResolvedTable, RowSource
+from privacy_assets.pipeline.row_sources import train_rows
+from privacy_assets.pipeline.spec import GeneratorGroup
+from privacy_assets.pipeline.steps import ATTEST, run_table
+from privacy_assets.pipeline.work import TableRun
+from privacy_assets.policy import LimitOutcome
+from privacy_assets.report.report import Report
+from privacy_assets.tables.schema import yaml_text
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    """Result of a rehearsal.
+
+    Attributes:
+        tried: Settings of the generator that were tried.
+        generator: The generator with these settings.
+        report: Report on the rehearsal.
+        train: Share of train in the split.
+    """
+
+    tried: Mapping[str, Any]
+    generator: GeneratorGroup
+    report: Report
+    train: float
+
+    @cached_property
+    def outcomes(self) -> list[tuple[LimitOutcome, LimitOutcome]]:
+        """Outcome of each limit, and its outcome if a run measures the same value.
+
+        A run has 1 / ``train`` times as many people, so its intervals are narrower by about the square root of
+        ``train``.
+        """
+        measured = self.report.policy_verdict.outcomes
+        return [(one, one.narrowed(math.sqrt(self.train))) for one in measured]
+
+    @property
+    def margin(self) -> bool:
+        """Whether the policy holds, and each limit would hold for a run that measures the same values."""
+        return self.report.verdict == "pass" and all(later.passed for _, later in self.outcomes)
+
+    @property
+    def strongest(self) -> LimitOutcome:
+        """Outcome of the limit that is furthest exceeded, or else nearest, for a run that measures the same values."""
+
+        def used(outcomes: tuple[LimitOutcome, LimitOutcome]) -> tuple[bool, bool, bool, float]:
+            one, later = outcomes
+            part = later.used()
+            worst = (one.status == "fail", not one.passed, not later.passed)
+            return *worst, part if math.isfinite(part) else -math.inf
+
+        return max(self.outcomes, key=used)[0]
+
+    @property
+    def yaml(self) -> str:
+        """The generator in the settings of a table, as YAML."""
+        group = {"name": self.generator.name, **self.generator.model_dump(exclude_defaults=True)}
+        text: str = yaml.safe_dump({"generator": group}, sort_keys=False, allow_unicode=True)
+        return text
+
+
+def variants(table: ResolvedTable, tried: Mapping[str, Sequence[Any]]) -> list[tuple[dict[str, Any], ResolvedTable]]:
+    """Return the table with each combination of settings of its generator.
+
+    Args:
+        table: Settings of the table.
+        tried: Values by name of the setting.
+
+    Returns:
+        Pairs of a combination and the table with it.
+
+    Raises:
+        ConfigError: If the table has no generator, or a setting is unknown or invalid.
+    """
+    if table.external:
+        raise ConfigError(
+            f"table {table.name}, data: an existing synthetic table cannot be rehearsed, because it has no generator."
+            " Fix: set source instead of synthetic, train and holdout, or run it without --rehearse."
+        )
+    found = []
+    for values in itertools.product(*tried.values()):
+        chosen = dict(zip(tried, values, strict=True))
+        group = table.spec.generator
+        group = group.model_copy(update={"settings": {**group.settings, **chosen}})
+        found.append((chosen, ResolvedTable.of(table.spec.model_copy(update={"generator": group}))))
+    return found
+
+
+def rehearse(
+    tables: Sequence[tuple[Mapping[str, Any], ResolvedTable]],
+    deployment: Deployment,
+    progress: Progress,
+    device_for: Callable[[bool], AbstractContextManager[str]],
+) -> Iterator[Rehearsed]:
+    """Rehearse a table with each of several settings.
+
+    Holdout and reference are dropped before any value is computed. The deployment is used for the key of the split
+    only, which is created on first use.
+
+    Args:
+        tables: Settings, and the table with them, as :func:`variants` returns them.
+        deployment: Deployment of the table.
+        progress: Receives messages.
+        device_for: See :func:`.run_table`.
+
+    Yields:
+        The result for each setting, in order.
+
+    Raises:
+        InputError: If the table cannot be used.
+        PublicationRefused: If a step fails.
+    """
+    table = tables[0][1]
+    rows = train_rows(table, deployment.key("split"), lambda: deployment.gate().locks.columns(table.name))
+    for number, (tried, one) in enumerate(tables, start=1):
+        chosen = ", ".join(f"{name}={yaml_text(value)}" for name, value in tried.items())
+        progress(f"setting {number} of {len(tables)}: {chosen or 'as in the table'}")
+        with WorkFolder() as folder:
+            own = Deployment.temporary(folder, deployment.key("rehearsal"))
+            report = _report(one, own, rows, progress, device_for)
+        yield Rehearsed(tried, one.spec.generator, report, one.shares["train"])
+
+
+def _report(
+    table: ResolvedTable,
+    deployment: Deployment,
+    rows: pd.DataFrame,
+    progress: Progress,
+    device_for: Callable[[bool], AbstractContextManager[str]],
+) -> Report:
+    """Run the steps of a table on ``rows`` up to the report."""
+    given = replace(table, row_sources={"source": RowSource("given")})
+    run = TableRun(given, deployment, ReleaseTarget(table.name), progress=progress, given={"source": rows})
+    steps = run_table(run, device_for, lambda name: nullcontext())
+    report: Report = next(result.shown.report for task, result in steps if task.step.verb == ATTEST)
+    return report
