@@ -73,6 +73,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         frame.to_parquet(tmp_path / f"{name}.parquet")
     for name, subject in (("data/patients", "patient_id"), ("people", "person")):
         frame.assign(**{subject: np.arange(len(frame)) // 2}).to_parquet(tmp_path / f"{name}.parquet")
+    (tmp_path / "people.yaml").write_text("{name: people, source: people.parquet, subject: person}")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -119,7 +120,8 @@ SMALL_STUDY = ["--no-embedder", "--metrics=dcr", "--fractions=0,1", "--noise=0"]
 @pytest.mark.parametrize(
     ("page", "ended", "written", "words"),
     [  # by command: its exit status, and arguments that make it quick; 150 rows are not assessable
-        ("README.md", {"evaluate": (3, ["--device=cpu"]), "inspect": (0, []), "power": (3, SMALL_PLAN)},
+        ("README.md",
+         {"evaluate": (3, ["--device=cpu"]), "inspect": (0, []), "power": (3, SMALL_PLAN), "run": (3, [])},
          ["report.json", "report.html"], "not assessable"),
         ("docs/audit.md", {"audit": (0, SMALL_AUDIT)}, ["audit.json", "checkpoint"], "AUC over records"),
         ("docs/controls.md", {"leak-study": (0, SMALL_STUDY)}, ["study/leak_study.html"], "never back"),

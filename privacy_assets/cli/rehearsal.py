@@ -21,12 +21,12 @@ _MARGIN = (
     " run has more people, so its intervals are narrower."
 )
 _NONE = (
-    "No setting passes with a margin, so a run with one of them is likely to be rejected. Try other values, set another"
-    " generator, or drop columns that are not needed."
+    "No setting passes with a margin: a run with one of them may be rejected, which counts as an attempt. Try other"
+    " values, set another generator, or drop columns that are not needed."
 )
 _UNDECIDED = (
-    "No setting passes with a margin, and the people in train are too few to assess each of them. A rehearsal cannot"
-    " decide here: use more people, or run the table."
+    "No setting passes, and the people in train are too few to assess every limit. A rehearsal cannot decide here: use"
+    " more people, or run the table."
 )
 
 
@@ -83,7 +83,7 @@ def _show(table: ResolvedTable, found: Sequence[Rehearsed]) -> None:
     head += [name.partition(".")[2].replace("_", " ") for name in utility]
     note = (
         f"A run trains on {sum(sizes.values()):,} people and this rehearsal on {sizes['train']:,} of them, so its leaks"
-        " are usually larger and its intervals wider."
+        " are usually larger, its intervals wider and its utility lower."
     )
     say(f"{table.name}: rehearsal with {table.generator_label}", *_wrapped(note), "")
     say(*aligned([head, *(_line(one, utility) for one in found)]), "", *_wrapped(_MARGIN))

@@ -10,9 +10,10 @@ exit status:
   3  it was not published: no limit is broken, but one is not assessable
 
 rehearsal:
-  --rehearse runs the same steps on the people in train only, which are split again, and publishes nothing. It writes no
-  lock, no attempt and no report, and does not use holdout and reference, so it can be repeated to choose settings.
-  The exit status is 0 if a setting passes with a margin, 1 if none does, and 3 if the people are too few to decide.
+  --rehearse tries settings of the generator without a publication attempt. It drops holdout and reference, splits the
+  people in train again, runs the same steps on them, and prints leak and utility of each setting. It publishes and
+  records nothing; the first one creates the secret of the split. The exit status is 0 if a setting passes with a
+  margin, 1 if none does, and 3 if there are too few people to decide. Example:
   privacy-assets run TABLE --rehearse --try min_samples_leaf=100,200,500
 
 {deployment}

@@ -28,6 +28,7 @@ from privacy_assets.report.words import clean, number, sentence
 from privacy_assets.stats.estimates import Estimate, MetricResult
 
 _LEAF = 100  # people per leaf of synthpop by default
+_LEAVES = (100, 200, 500, 1000)  # values to rehearse
 _FEW_COPIES = 0.1  # statistics of copies up to which the filter suffices
 MATCHED = 0.1  # minimum share of a column in the match of train and release that makes it a source of the leak
 _MEASURED = ("number", "date")  # roles of columns
@@ -75,6 +76,12 @@ class Known:
         return int(stated[1]) if stated else 1
 
     @property
+    def larger(self) -> tuple[int, ...]:
+        """Larger minimum numbers of people in a leaf to rehearse, at most half of train."""
+        most = self.size("train") // 2 or max(_LEAVES)
+        return tuple(leaf for leaf in _LEAVES if 0 < self.leaf < leaf <= most)[:3]
+
+    @property
     def filters(self) -> Mapping[str, Any]:
         """Filters of the pipeline's generator by name."""
         return ((self.generator or {}).get("filter") or {}).get("filters") or {}
@@ -108,9 +115,9 @@ class Advice:
 
 _TREES, _NETWORK = "synthpop", "baynet"
 _LARGER_LEAVES = Action(
-    f"Use larger leaves (generator: {{name: {_TREES}, settings: {{min_samples_leaf: {_LEAF}}}}})",
-    "weaker dependencies between columns",
-    lambda known: 0 < known.leaf < _LEAF,
+    "Try larger leaves without publication: privacy-assets run TABLE --rehearse --try min_samples_leaf={larger}",
+    "weaker dependencies between columns, which the rehearsal measures",
+    lambda known: bool(known.larger),
 )
 _PIPELINE = Action(
     f"Let the pipeline make the table with a shipped generator (generator: {_TREES}): use privacy-assets run, Dagster"
@@ -325,9 +332,10 @@ def _record(cause: str, limits: list[str], known: Known) -> dict[str, Any]:
 
 
 def _told(words: str, known: Known) -> str:
-    """Replace ``{fine}`` by the names of the fine columns, and ``{people}`` by the number of people by table."""
+    """Replace names in braces: ``fine`` columns, ``people`` by table, and ``larger`` leaves to try."""
     people = ", ".join(f"{role} {number(known.people[role])}" for role in ("train", "holdout") if role in known.people)
     columns = ", ".join(safe_repr(name) for name in known.fine)
+    words = words.replace("{larger}", ",".join(map(str, known.larger)))
     return words.replace("{fine}", columns).replace("{people}", people or "the people in train and holdout")
 
 

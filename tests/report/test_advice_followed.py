@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,10 +19,12 @@ from standins import run_functions_here
 
 from privacy_assets import evaluate
 from privacy_assets.errors import PublicationRefused
-from privacy_assets.gate.deployment import DeploymentSettings
+from privacy_assets.gate.deployment import Deployment, DeploymentSettings
 from privacy_assets.gate.statements import ReleaseTarget
 from privacy_assets.generators import build_generator
+from privacy_assets.infra.progress import silent
 from privacy_assets.metrics.policies import default_policy, load_policy
+from privacy_assets.pipeline.rehearsal import rehearse, variants
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.spec import TableSpec
 from privacy_assets.pipeline.steps import run_table
@@ -82,10 +85,9 @@ def settings_in(what: str) -> dict[str, Any]:
     return dict(yaml.safe_load(found[1]))
 
 
-@cache
-def released(settings: str) -> Report:
-    """The report of a pipeline with these settings, as JSON."""
-    given = json.loads(settings)
+@contextmanager
+def opened(given: dict[str, Any]) -> Iterator[tuple[ResolvedTable, Deployment]]:
+    """A table with these settings, in a new deployment with the same split."""
     rows = given.pop("rows", 4000)
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("PRIVACY_ASSETS_SECRET", "the same split in every run")
@@ -95,7 +97,14 @@ def released(settings: str) -> Report:
         evaluation = {"metrics": given.pop("metrics", LEAKS), "embedder": False}
         spec = TableSpec(name="adult", data=data, evaluation=evaluation, **given)
         deployment = DeploymentSettings(releases=Path(folder) / "releases", private=Path(folder) / "private").open()
-        run, reports = TableRun(ResolvedTable.of(spec), deployment, ReleaseTarget("adult")), list[Report]()
+        yield ResolvedTable.of(spec), deployment
+
+
+@cache
+def released(settings: str) -> Report:
+    """The report of a pipeline with these settings, as JSON."""
+    with opened(json.loads(settings)) as (table, deployment):
+        run, reports = TableRun(table, deployment, ReleaseTarget("adult")), list[Report]()
         with suppress(PublicationRefused):
             for task, result in run_table(run, lambda _: nullcontext("cpu"), lambda _: nullcontext()):
                 reports += [result.shown.report] if task.step.verb == "attest" else []
@@ -104,6 +113,20 @@ def released(settings: str) -> Report:
 
 def pipeline(**settings: Any) -> Report:
     return released(json.dumps(settings, sort_keys=True))
+
+
+def followed(what: str, generator: dict[str, Any]) -> dict[str, Any] | None:
+    """The generator of a remedy. None: a rehearsal, by which no setting passes with a margin."""
+    found = re.search(r"--rehearse --try (\w+)=([\d,]+)$", what)
+    if not found:
+        asked = settings_in(what)["generator"]
+        asked = {"name": asked} if isinstance(asked, str) else asked
+        return {**generator, **asked} if "name" not in asked else dict(asked)
+    tried = {found[1]: [int(value) for value in found[2].split(",")]}
+    with opened({"generator": generator}) as (table, deployment):
+        rehearsed = rehearse(variants(table, tried), deployment, silent, lambda _: nullcontext("cpu"))
+        passed = next((one for one in rehearsed if one.margin), None)
+    return None if passed is None else dict(yaml.safe_load(passed.yaml)["generator"])
 
 
 def brought(train: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame, **more: Any) -> Report:
@@ -129,7 +152,7 @@ def check_followed(before: Report, after: Report, what: str) -> None:
 
 
 TREES, FUNCTION = "synthpop", f"{__name__}:"
-LARGER, FILTER, ROUND = "Use larger leaves", "Remove the few copies", "Before training, round the numbers in 'fnlwgt'"
+LARGER, FILTER, ROUND = "Try larger leaves", "Remove the few copies", "Before training, round the numbers in 'fnlwgt'"
 OTHER = "Use another generator"
 PIPELINE, DROP = "Let the pipeline make the table with a shipped generator", "Drop columns that are not needed"
 
@@ -140,7 +163,7 @@ PIPELINE, DROP = "Let the pipeline make the table with a shipped generator", "Dr
     [
         ({"name": TREES, "settings": {"min_samples_leaf": 1}}, "copied rows", [LARGER]),
         ({"name": TREES, "settings": {"min_samples_leaf": 20}}, "over-fitting", [LARGER]),
-        ({"name": TREES, "settings": {"smoothing": False}}, "over-fitting", [OTHER]),
+        ({"name": TREES, "settings": {"smoothing": False}}, "over-fitting", [LARGER, OTHER]),
         ({"name": FUNCTION + "few_copies"}, "copied rows", [FILTER, OTHER]),
         ({"name": FUNCTION + "copula"}, "over-fitting", [OTHER]),
         ({"name": "copy"}, "copied rows", [OTHER]),
@@ -151,10 +174,10 @@ def test_a_table_of_a_pipeline_passes_with_the_settings_of_each_remedy(
 ) -> None:
     before = pipeline(generator=generator)
     for what in remedies(before, cause, *words):
-        asked = settings_in(what)["generator"]
-        asked = {"name": asked} if isinstance(asked, str) else asked
-        after = pipeline(generator={**generator, **asked} if "name" not in asked else asked)
-        check_followed(before, after, what)
+        asked = followed(what, generator)
+        assert asked is not None or generator == {"name": TREES, "settings": {"smoothing": False}}
+        if asked is not None:
+            check_followed(before, pipeline(generator=asked), what)
 
 
 def rounded(rows: pd.DataFrame) -> pd.DataFrame:
