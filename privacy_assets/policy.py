@@ -181,13 +181,16 @@ class LimitOutcome:
     def narrowed(self, factor: float) -> LimitOutcome:
         """Return the outcome of the limit for the same value with a narrower interval, as with more people.
 
+        An end at the null stays there, because such intervals are clipped.
+
         Args:
             factor: Ratio of the distances of both ends from the value, at most 1.
         """
         one = self.estimate
         if one is None or not one.measurable:
             return self
-        low, high = (one.value + factor * (end - one.value) for end in (one.low, one.high))
+        ends = (end if end == one.null else one.value + factor * (end - one.value) for end in (one.low, one.high))
+        low, high = ends
         again = _judged(self.limit, MetricResult(self.limit.metric, (replace(one, low=low, high=high),)), 1)
         return replace(again, can_fail=self.can_fail)
 

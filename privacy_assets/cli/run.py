@@ -12,8 +12,8 @@ exit status:
 rehearsal:
   --rehearse tries settings of the generator without a publication attempt. It drops holdout and reference, splits the
   people in train again, runs the same steps on them, and prints leak and utility of each setting. It publishes and
-  records nothing; the first one creates the secret of the split. The exit status is 0 if a setting passes with a
-  margin, 1 if none does, and 3 if there are too few people to decide. Example:
+  records nothing, but creates the keys of the deployment if there are none. The exit status is 0 if a setting passes
+  with a margin, 1 if none does, and 3 if there are too few people to decide. Example:
   privacy-assets run TABLE --rehearse --try min_samples_leaf=100,200,500
 
 {deployment}

@@ -118,8 +118,8 @@ def rehearse(
 ) -> Iterator[Rehearsed]:
     """Rehearse a table with each of several settings.
 
-    Holdout and reference are dropped before any value is computed. The deployment is used for the key of the split
-    only, which is created on first use.
+    Holdout and reference are dropped before any value is computed. Only the keys of the deployment are used, which are
+    created on first use.
 
     Args:
         tables: Settings, and the table with them, as :func:`variants` returns them.
