@@ -95,7 +95,8 @@ def _line(one: Rehearsed, utility: Sequence[str]) -> list[str]:
 
     tried = ", ".join(f"{name}={yaml_text(value)}" for name, value in one.tried.items())
     label, verdict, strongest = clean(tried) or "as in the table", one.report.verdict, one.strongest
-    named = "pass, no margin" if verdict == "pass" and not one.margin else LABELS[verdict]
+    passed = "pass with margin" if one.margin else "pass, no margin"
+    named = passed if verdict == "pass" else LABELS[verdict]
     line = [label, named, strongest.limit.key, interval(strongest.estimate), limit_symbol(strongest.limit)]
     useful = dict(one.report.utility)
     return line + [f"{number(useful[x].value)} (real {number(useful[x].null)})" if x in useful else "" for x in utility]

@@ -153,7 +153,7 @@ def test_every_command_that_reads_a_private_table_names_open_columns(
 
 HELP = {  # content that the help of each command must have, besides its exit statuses
     "power": ["independent of these roles", "two fifths of --train"],
-    "run": [RELEASES_VARIABLE, PRIVATE_VARIABLE, TRUSTED_VARIABLE, "example of a TABLE"],
+    "run": [RELEASES_VARIABLE, PRIVATE_VARIABLE, TRUSTED_VARIABLE, "example of a TABLE", "--rehearse --try "],
     "audit": ["contains private counts (mode 0600)", "row positions"],
     "leak-study": ["points.jsonl", "Do not share any of the files"],
     "generators": [],

@@ -142,7 +142,7 @@ def test_each_setting_has_a_line_and_the_yaml_runs(place: Path, command: Command
     generator = {"name": "synthpop", "settings": {"visit": ["town", "age", "cost", "seen"]}, "rows": 700}
     written(generator=generator)
     out, err = run(command, *TRY, "--try", "smoothing=false,true")
-    lines = re.findall(r"^min_samples_leaf=(\d+), smoothing=(\w+)  +pass  .* \u2264 ", out, re.MULTILINE)
+    lines = re.findall(r"^min_samples_leaf=(\d+), smoothing=(\w+)  +pass with margin  .* \u2264 ", out, re.MULTILINE)
     assert lines == [("20", "false"), ("20", "true"), ("60", "false"), ("60", "true")]
     assert "setting 4 of 4: min_samples_leaf=60, smoothing=true" in err
     assert re.search(r"A run trains on \d+ people and this rehearsal on \d+ of them", out)
@@ -157,7 +157,9 @@ def test_each_setting_has_a_line_and_the_yaml_runs(place: Path, command: Command
 def test_without_try_the_settings_of_the_table_are_rehearsed(place: Path, command: Command) -> None:
     written(generator="synthpop")
     out, _ = run(command, "--rehearse", "--quiet")
-    assert re.search(r"^as in the table  pass  ", out, re.MULTILINE) and out.endswith("generator:\n  name: synthpop\n")
+    assert re.search(r"^as in the table  pass with margin  ", out, re.MULTILINE) and out.endswith(
+        "generator:\n  name: synthpop\n"
+    )
 
 
 @pytest.mark.parametrize(
