@@ -16,8 +16,10 @@ class CartTree(NamedTuple):
 
     Feature f maps each code of column columns[f] to a float32 value. These tables are concatenated in ``tables``, with
     ends ``ends``. Node v sends a row to node v + 1 if its feature ``feature[v]`` is <= ``threshold[v]``, otherwise to
-    ``right[v]``. A leaf has feature -1, and its donors (codes, int32) are ``donors[start[v] : start[v + 1]]``.
+    ``right[v]``. A leaf has feature -1. The donors (codes, int32) of node v are ``donors[start[v] : stop[v]]``.
     ``reach`` is the maximum distance by which each donor's value may be moved; it is empty if values are not moved.
+    ``climb[v]`` is the probability that a row that reaches node v draws from ``parent[v]`` instead, see
+    :func:`climbing`; above the root (parent -1), it draws uniformly from the codes ``levels``, if there are any.
     """
 
     columns: np.ndarray
@@ -27,6 +29,10 @@ class CartTree(NamedTuple):
     threshold: np.ndarray
     right: np.ndarray
     start: np.ndarray
+    stop: np.ndarray
+    parent: np.ndarray
+    climb: np.ndarray
+    levels: np.ndarray
     donors: np.ndarray
     reach: np.ndarray
 
@@ -78,11 +84,12 @@ def grow(
     smallest: int,
     rng: np.random.Generator,
     people: np.ndarray | None = None,
+    beyond: float = -np.inf,
 ) -> tuple[np.ndarray, ...]:
     """Grow a CART on features given as ``places`` int32 (f, n), 0..spans - 1; ``spans`` int64 (f,).
 
-    A node is split as long as a split is possible and its goal is not constant, as in scikit-learn. ``rng`` decides
-    between equal splits of different features; for one feature the lowest is used.
+    A node is split as long as a split is possible, its goal is not constant, as in scikit-learn, and the split is
+    better than chance. ``rng`` decides between equal splits of different features; for one feature the lowest is used.
 
     Args:
         places: Features.
@@ -93,6 +100,9 @@ def grow(
         smallest: Minimum number of rows (or people) in a leaf, unless there are fewer in total.
         rng: Generator of the choice between equal splits.
         people: Subject of each row, codes below n, int64 of shape (n,). None: count rows.
+        beyond: The gain of a split must exceed that of a random split by this number of standard deviations. Mean and
+            variance of a random split are those of sums of squares of multinomial counts, times :func:`rows_each`, as
+            if a subject's rows were equal.
 
     Returns:
         (feature, low, high, right, start, rows) of the nodes, each before its descendants, left child first. Rows up to
@@ -107,10 +117,19 @@ def grow(
     live, inverse, counts = np.arange(f), 1 / np.maximum(np.arange(n + 1), 1), np.zeros((2, max(kinds, 1)), np.int64)
     ends = np.zeros(int(spans.max(initial=0)) + 1, dtype=np.int64)
     whose = np.zeros(0, np.int64) if people is None else people
+    each = rows_each(people)
     work = (nodes, stack, side, spare, live, inverse, counts, ends, np.zeros(len(whose), np.int64))
-    found = _grow(places, spans, goal, kinds, smallest, rng, whose, lists, *work)
+    found = _grow(places, spans, goal, kinds, smallest, rng, whose, each, beyond, lists, *work)
     nodes[found, 4] = n
     return (*nodes[:found, :4].T, nodes[: found + 1, 4], lists[f])
+
+
+def rows_each(people: np.ndarray | None) -> float:
+    """Return the mean, over rows, of the number of rows of their subject; 1 without subjects (None)."""
+    if people is None:
+        return 1.0
+    counts = np.bincount(people)
+    return float(counts @ counts / len(people))
 
 
 @compiled
@@ -122,6 +141,8 @@ def _grow(
     smallest: int,
     rng: np.random.Generator,
     whose: np.ndarray,
+    each: float,
+    beyond: float,
     lists: np.ndarray,
     nodes: np.ndarray,
     stack: np.ndarray,
@@ -137,7 +158,8 @@ def _grow(
 
     ``lists`` uint32 (f + 1, n) contains the rows of each node contiguously, sorted by each feature, and unsorted.
     ``live`` int64 (f,) are the features, those that are constant in a node (and thus below it) first. ``whose`` are the
-    people of :func:`grow`, or empty if rows are counted. ``met`` int64 has the same length and must be zero.
+    people of :func:`grow`, or empty if rows are counted, and ``each`` is :func:`rows_each`. ``met`` int64 has the
+    same length and must be zero.
     """
     f, n = places.shape
     walks = 0
@@ -178,12 +200,18 @@ def _grow(
                 pure &= total[kind] == 0 or total[kind] == s
             squares = float(whole_squares)
             spread = s - squares / s
+            second, third = squares * inverse[s] ** 2, 0.0  # sums of powers of the shares
+            for kind in range(kinds):
+                third += (total[kind] * inverse[s]) ** 3
+            deviation = np.sqrt(2 * max(second - 2 * third + second * second, 0.0))
+            least_gain = squares * inverse[s] + each * (1 - second + beyond * deviation)
         else:
             for row in own:
                 whole += goal[row]
                 squares += goal[row] * goal[row]
                 pure &= goal[row] == goal[own[0]]
             spread = squares - whole * whole / s
+            least_gain = whole * whole * inverse[s] + each * spread * inverse[s] * (1 + beyond * np.sqrt(2.0))
         if pure:
             continue
         same = _SAME * max(spread, 0.0) + 1e-13 * squares
@@ -228,7 +256,7 @@ def _grow(
             ties = 1 if most_gain > best + same else ties + 1
             if ties == 1 or rng.random() * ties < 1:
                 best, best_feature, cut = most_gain, j, at
-        if best_feature < 0:
+        if best_feature < 0 or best < least_gain:
             continue
         chosen = lists[best_feature, begin:end]
         nodes[node, 0] = best_feature
@@ -309,11 +337,63 @@ def _reach(
                     reach[i] = away
 
 
+def climbing(
+    feature: np.ndarray, right: np.ndarray, start: np.ndarray, donors: np.ndarray, most: float, shrinkage: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return for each node of :func:`grow` the end of its donors, its parent, and its probability of climbing.
+
+    It is a / (n + a) for n donors, with a = ``shrinkage`` x (l - 1) for l effective levels, 1 / (sum of squared shares
+    of the donors' codes), at most ``most``. Drawing from the leaf or climbing, from node to node, is hierarchical
+    shrinkage (Agarwal et al. 2022): the counts of a leaf are a sample, and say little about many levels.
+
+    Args:
+        feature: Feature of each node; -1 for leaves.
+        right: Right child.
+        start: Start of the node's donors, int64 (nodes + 1,).
+        donors: Codes int32 (n,), at least -1.
+        most: Maximum number of effective levels.
+        shrinkage: Number of donors per effective level. 0: rows never climb.
+    """
+    nodes = len(feature)
+    stop, parent, climb = np.full(nodes, len(donors)), np.full(nodes, -1), np.zeros(nodes)
+    counts = np.zeros(int(donors.max(initial=-1)) + 2, np.int64)
+    _climbing(feature, right, start, donors, most, shrinkage, counts, stop, parent, climb)
+    return stop, parent, climb
+
+
+@compiled
+def _climbing(
+    feature: np.ndarray,
+    right: np.ndarray,
+    start: np.ndarray,
+    donors: np.ndarray,
+    most: float,
+    shrinkage: float,
+    counts: np.ndarray,
+    stop: np.ndarray,
+    parent: np.ndarray,
+    climb: np.ndarray,
+) -> None:
+    for node in range(len(feature)):  # parents precede their children
+        if feature[node] >= 0:
+            other = right[node]
+            parent[node + 1], parent[other] = node, node
+            stop[node + 1], stop[other] = start[other], stop[node]
+        own, squares = donors[start[node] : stop[node]], 0
+        for code in own:
+            squares += 2 * counts[code + 1] + 1
+            counts[code + 1] += 1
+        for code in own:
+            counts[code + 1] = 0
+        added = shrinkage * (min(len(own) * len(own) / squares, most) - 1) if squares > 0 else 0.0
+        climb[node] = added / (len(own) + added) if added > 0 else 0.0
+
+
 def draw_codes(tree: CartTree, codes: np.ndarray, out: np.ndarray, moves: np.ndarray, rng: np.random.Generator) -> None:
     """Write a donor for each of the rows ``codes`` (f, rows) to ``out`` int32 (rows,), where it is still negative.
 
-    Donors are drawn uniformly from the row's leaf. If the tree has a reach, ``moves`` float64 (rows,) receives the move
-    of each value, uniform within the reach.
+    Donors are drawn uniformly from the row's leaf or a node above it, see :func:`climbing`. If the tree has a reach,
+    ``moves`` float64 (rows,) receives the move of each value, uniform within the reach.
     """
     _draw(*tree, codes, out, moves, rng)  # numba processes a tuple more slowly than its parts
 
@@ -327,6 +407,10 @@ def _draw(
     threshold: np.ndarray,
     right: np.ndarray,
     start: np.ndarray,
+    stop: np.ndarray,
+    parent: np.ndarray,
+    climb: np.ndarray,
+    levels: np.ndarray,
     donors: np.ndarray,
     reach: np.ndarray,
     codes: np.ndarray,
@@ -342,7 +426,12 @@ def _draw(
                 first = ends[j - 1] if j > 0 else 0
                 low = tables[first + codes[columns[j], i]] <= threshold[node]
                 node = node + 1 if low else right[node]
-            donor = start[node] + int(rng.random() * (start[node + 1] - start[node]))
+            while node >= 0 and rng.random() < climb[node]:
+                node = parent[node]
+            if node < 0:
+                out[i] = levels[int(rng.random() * len(levels))]
+                continue
+            donor = start[node] + int(rng.random() * (stop[node] - start[node]))
             out[i] = donors[donor]
             if len(reach) > 0:
                 moves[i] = reach[donor] * (2 * rng.random() - 1)

@@ -27,23 +27,30 @@ if TYPE_CHECKING:
     from privacy_assets.generators._tree_kernels import CartTree
 
 MOST_CLASSES = 64
+_BEYOND_CHANCE = 3.0  # standard deviations by which the gain of a split exceeds that of a random split
+_INTERVALS = 5  # effective levels of numbers that are moved by up to a fifth of their leaf
 
 
 @declared
 class SynthPop(CodedGenerator):
     """Sequential classification and regression trees with values drawn from the training rows of a leaf.
 
-    The first column is a bootstrap sample. For each further column a tree is grown on the previous columns (Gini for
-    categories and booleans, squared error for numbers, integers and datetimes), and a value is copied from a uniformly
-    drawn row of the leaf. Missing is a value: for numbers, a first tree predicts whether the value is missing, and a
-    second one the value. As a predictor a number is represented by its rank (missing: mean rank and an indicator), and
-    a category by its position in an order by the target (Coppersmith et al. 1999), in which categories with fewer than
-    ``min_samples_leaf`` rows share a position. Columns with many categories are therefore not slower. Categories come
-    from the training rows, so names and other identifiers must be dropped first.
+    For each column a tree is grown on the previous columns (Gini for categories and booleans, squared error for
+    numbers, integers and datetimes), and a value is copied from a drawn row of the leaf, or of a node above it
+    (``shrinkage``). Splits that are not better than random ones are not made, as in conditional inference trees
+    (Hothorn, Hornik and Zeileis 2006). Missing is a value: for numbers, a first tree predicts whether the value is
+    missing, and a second one the value. As a predictor a number is represented by its rank (missing: mean rank and an
+    indicator), and a category by its position in an order by the target (Coppersmith et al. 1999), in which categories
+    with fewer than ``min_samples_leaf`` rows share a position. Columns with many categories are therefore not slower.
+    Categories come from the training rows, so names and other identifiers must be dropped first.
 
     Attributes:
         min_samples_leaf: Minimum number of training subjects in a leaf. No split leaves fewer on a side. Without
             subjects, and on coded cells in audits, each row is a subject.
+        shrinkage: Number of training subjects for each effective level of a column by which a leaf is drawn towards the
+            node above it, and the whole table towards equal shares of all published categories. A leaf of 100 people
+            says much about two levels and little about 250, but its counts disclose these people. See
+            :func:`._tree_kernels.climbing`. 0: values come from the leaf alone.
         smoothing: If True, numbers and times are moved within their leaf, by at most the distance to the nearest fifth
             of its subjects, so that they are not values of real rows. Values shared by ``min_samples_leaf`` subjects of
             the column or a fifth of the leaf, and columns with few distinct values, are not changed. The column's
@@ -55,6 +62,9 @@ class SynthPop(CodedGenerator):
     summary = "Sequential trees: each column is drawn from training rows that agree in the columns before it."
 
     min_samples_leaf: int = Field(default=100, ge=1, description="minimum number of training people per leaf")
+    shrinkage: float = Field(
+        default=20.0, ge=0, allow_inf_nan=False, description="training people per level that draw a leaf to its parent"
+    )
     smoothing: bool = Field(default=True, description="perturb numbers and times within their leaves")
     visit: Annotated[tuple[str, ...] | None, Tuple] = Field(
         default=None, description="order in which columns are drawn (default: as in the table)"
@@ -68,10 +78,10 @@ class SynthPop(CodedGenerator):
 
     def _fit(self, train: Table, training: Training) -> FittedGenerator:
         order = self._order(train.schema.names)
-        places = [ranked([train[name]]) for name in order]
+        places = [ranked([train[name], _published(train, name)]) for name in order]
         values = {name: known for name, (_, known) in zip(order, places, strict=True)}
         levels = np.array([len(known) for known in values.values()], dtype=np.int64)
-        codes = np.stack([ranks for (ranks,), _ in places]).astype(np.int32)
+        codes = np.stack([ranks for (ranks, _), _ in places]).astype(np.int32)
         codes = np.where(codes < 0, levels[:, None], codes).astype(np.int32)  # missing is the code after the last value
         is_number = np.array([known.values is None for known in values.values()], dtype=np.bool_)
         people = training.people
@@ -81,10 +91,7 @@ class SynthPop(CodedGenerator):
         for place, name in enumerate(order):
             numbers = train[name].floats() if is_number[place] else np.zeros(len(train))
             rng = np.random.default_rng(np.random.SeedSequence(training.seed, spawn_key=(place,)))
-            found = trees_of(
-                codes, levels, is_number, numbers, place, self.min_samples_leaf, rng, people, self.smoothing
-            )
-            steps.append(list(found))
+            steps.append(list(trees_of(self, codes, levels, is_number, numbers, place, rng, people)))
             advance(training.progress, "growing trees: columns", place + 1, len(order))
         return FittedSynthPop(self, train.schema, order, values, steps)
 
@@ -109,8 +116,7 @@ class SynthPop(CodedGenerator):
             drawn, out = np.full((len(order), size), -1, dtype=np.int32), np.empty((len(order), size))
             for column, values in enumerate(known):
                 moves = np.zeros(size)
-                at = codes, levels, is_number, own[column], column
-                for tree in trees_of(*at, self.min_samples_leaf, rng, smoothing=self.smoothing):
+                for tree in trees_of(self, codes, levels, is_number, own[column], column, rng):
                     draw_codes(tree, drawn[:column], drawn[column], moves, rng)
                 cells = values[drawn[column]]
                 if moves.any():
@@ -153,7 +159,7 @@ class SynthPop(CodedGenerator):
 
 
 class FittedSynthPop(FittedGenerator):
-    """Trees in visiting order. ``values`` are the distinct training values of each column; rows are processed as codes.
+    """Trees in visiting order. ``values`` are the distinct values of each column; rows are processed as codes.
 
     Code k is the k-th smallest value, and len(values) is missing. A step is one tree whose donors are codes, or two:
     donors of the first are missing (code) or not (-1), donors of the second are codes.
@@ -213,16 +219,23 @@ def _moved(column: Column, moves: np.ndarray, known: Column) -> Column:
     return replace(column, cells=cells)
 
 
+def _published(train: Table, name: str) -> Column:
+    """Return the categories that the rule on rare values lets be published, which not all occur in train."""
+    column, rule = train[name], train.rules.get(name)
+    if column.kind != "categorical" or rule is None:
+        return column.take(np.zeros(0, np.int64))
+    return Column.of_codes(name, column.kind, np.arange(len(rule.frequent)), sorted(rule.frequent))
+
+
 def trees_of(
+    generator: SynthPop,
     codes: np.ndarray,
     levels: np.ndarray,
     is_number: np.ndarray,
     numbers: np.ndarray,
     column: int,
-    smallest: int,
     rng: np.random.Generator,
     people: np.ndarray | None = None,
-    smoothing: bool = False,
 ) -> Iterator[CartTree]:
     """Grow the trees of ``column`` given the previous columns.
 
@@ -230,33 +243,34 @@ def trees_of(
     with donors ``levels`` (missing) or -1 (not), and one for the rows with a value, if any.
 
     Args:
+        generator: Settings. If it smooths, donors of a number have a reach, unless the value is shared by
+            ``min_samples_leaf`` people or the column has few distinct values.
         codes: Coded columns.
         levels: Number of values of each column.
         is_number: True for numbers.
         numbers: Values of the column if it is a number, shape (n,).
         column: Position of the column.
-        smallest: Minimum number of rows (or people) in a leaf.
         rng: Generator of the choice between equal splits.
         people: Subject of each row, int64 of shape (n,). None: count rows.
-        smoothing: If True, donors of a number have a reach, unless the value is shared by ``smallest`` people or the
-            column has few distinct values.
     """
     own, known, every = codes[column], levels[column], np.arange(codes.shape[1])
-    before = codes[:column], levels, is_number
+    missing = own == known
+    at = generator, codes[:column], levels, is_number
     if not is_number[column]:
         goal, kinds = classes(own, known + 1)
-        yield fit_tree(*before, every, goal, kinds, own, smallest, rng, people)
+        drawn = np.arange(known + missing.any(), dtype=np.int32)
+        yield fit_tree(*at, every, goal, kinds, own, rng, people, drawn=drawn)
         return
-    missing = own == known
     if missing.any():
-        yield fit_tree(*before, every, missing.astype(np.float64), 2, np.where(missing, own, -1), smallest, rng, people)
+        yield fit_tree(*at, every, missing.astype(np.float64), 2, np.where(missing, own, -1), rng, people)
     if not missing.all():
         rows = np.flatnonzero(~missing)
-        goal, values = _standardised(numbers[rows]), numbers[rows] if smoothing and known > FEW_VALUES else None
-        yield fit_tree(*before, rows, goal, 2, own[rows], smallest, rng, people, values)
+        goal, smooth = _standardised(numbers[rows]), generator.smoothing and known > FEW_VALUES
+        yield fit_tree(*at, rows, goal, 2, own[rows], rng, people, numbers[rows] if smooth else None)
 
 
 def fit_tree(
+    generator: SynthPop,
     codes: np.ndarray,
     levels: np.ndarray,
     is_number: np.ndarray,
@@ -264,19 +278,20 @@ def fit_tree(
     goal: np.ndarray,
     kinds: int,
     donors: np.ndarray,
-    smallest: int,
     rng: np.random.Generator,
     people: np.ndarray | None = None,
     numbers: np.ndarray | None = None,
+    drawn: np.ndarray | None = None,
 ) -> CartTree:
     """Grow a tree of ``goal`` on all columns ``codes`` (f, n), restricted to ``rows``, that stores their ``donors``.
 
     Numbers are represented by ranks (missing: the mean rank, and an indicator), categories by :func:`level_scores`.
     ``goal`` and ``kinds`` are defined in :func:`_tree_kernels.grow`. If ``numbers`` (rows,), the values of the donors,
-    are passed, donors have a reach.
+    are passed, donors have a reach. ``drawn`` are the codes that are drawn above the root; None: the root's donors are.
     """
-    from privacy_assets.generators._tree_kernels import CartTree, grow
+    from privacy_assets.generators._tree_kernels import CartTree, climbing, grow, rows_each
 
+    smallest = generator.min_samples_leaf
     here = codes if len(rows) == codes.shape[1] else codes[:, rows]
     whose = None if people is None else np.unique(people[rows], return_inverse=True)[1]
     columns: list[int] = []
@@ -298,7 +313,13 @@ def fit_tree(
             tables.append(table)
             ranked.append(ordered)
     spans = np.array([len(table) for table in tables[1:]], np.int64)
-    feature, low, high, right, start, order = grow(places[: len(columns)], spans, goal, kinds, smallest, rng, whose)
+    grown = grow(places[: len(columns)], spans, goal, kinds, smallest, rng, whose, _BEYOND_CHANCE)
+    feature, low, high, right, start, order = grown
+    sources = donors.astype(np.int32)[order]
+    most, added = np.inf if numbers is None else _INTERVALS, generator.shrinkage * rows_each(whose)
+    stop, parent, climb = climbing(feature, right, start, sources, most, added)
+    if drawn is None:
+        climb[0] = 0.0
     ends = np.cumsum(spans)
     split, values = feature >= 0, np.concatenate(ranked).astype(np.float64)
     first, threshold = (ends - spans)[feature[split]], np.zeros(len(feature))
@@ -311,7 +332,11 @@ def fit_tree(
         threshold=threshold,
         right=right.astype(np.int32),
         start=start.copy(),
-        donors=donors.astype(np.int32)[order],
+        stop=stop,
+        parent=parent,
+        climb=climb,
+        levels=np.zeros(0, np.int32) if drawn is None else drawn,
+        donors=sources,
         reach=np.zeros(0),
     )
     if numbers is None:
