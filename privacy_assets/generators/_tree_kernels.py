@@ -125,11 +125,8 @@ def grow(
 
 
 def rows_each(people: np.ndarray | None) -> float:
-    """Return the mean, over rows, of the number of rows of their subject; 1 without subjects (None)."""
-    if people is None:
-        return 1.0
-    counts = np.bincount(people)
-    return float(counts @ counts / len(people))
+    """Return the median, over rows, of the number of rows of their subject; 1 without subjects (None)."""
+    return 1.0 if people is None else float(np.median(np.bincount(people)[people]))
 
 
 @compiled
@@ -338,26 +335,25 @@ def _reach(
 
 
 def climbing(
-    feature: np.ndarray, right: np.ndarray, start: np.ndarray, donors: np.ndarray, most: float, shrinkage: float
+    feature: np.ndarray, right: np.ndarray, start: np.ndarray, levels: np.ndarray, shrinkage: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return for each node of :func:`grow` the end of its donors, its parent, and its probability of climbing.
 
     It is a / (n + a) for n donors, with a = ``shrinkage`` x (l - 1) for l effective levels, 1 / (sum of squared shares
-    of the donors' codes), at most ``most``. Drawing from the leaf or climbing, from node to node, is hierarchical
-    shrinkage (Agarwal et al. 2022): the counts of a leaf are a sample, and say little about many levels.
+    of the donors' levels). Drawing from the leaf or climbing, from node to node, is hierarchical shrinkage (Agarwal et
+    al. 2022): the counts of a leaf are a sample, and say little about many levels.
 
     Args:
         feature: Feature of each node; -1 for leaves.
         right: Right child.
         start: Start of the node's donors, int64 (nodes + 1,).
-        donors: Codes int32 (n,), at least -1.
-        most: Maximum number of effective levels.
+        levels: Level of each donor, int (n,), at least -1.
         shrinkage: Number of donors per effective level. 0: rows never climb.
     """
     nodes = len(feature)
-    stop, parent, climb = np.full(nodes, len(donors)), np.full(nodes, -1), np.zeros(nodes)
-    counts = np.zeros(int(donors.max(initial=-1)) + 2, np.int64)
-    _climbing(feature, right, start, donors, most, shrinkage, counts, stop, parent, climb)
+    stop, parent, climb = np.full(nodes, len(levels)), np.full(nodes, -1), np.zeros(nodes)
+    counts = np.zeros(int(levels.max(initial=-1)) + 2, np.int64)
+    _climbing(feature, right, start, levels.astype(np.int64), shrinkage, counts, stop, parent, climb)
     return stop, parent, climb
 
 
@@ -366,8 +362,7 @@ def _climbing(
     feature: np.ndarray,
     right: np.ndarray,
     start: np.ndarray,
-    donors: np.ndarray,
-    most: float,
+    levels: np.ndarray,
     shrinkage: float,
     counts: np.ndarray,
     stop: np.ndarray,
@@ -379,13 +374,13 @@ def _climbing(
             other = right[node]
             parent[node + 1], parent[other] = node, node
             stop[node + 1], stop[other] = start[other], stop[node]
-        own, squares = donors[start[node] : stop[node]], 0
+        own, squares = levels[start[node] : stop[node]], 0
         for code in own:
             squares += 2 * counts[code + 1] + 1
             counts[code + 1] += 1
         for code in own:
             counts[code + 1] = 0
-        added = shrinkage * (min(len(own) * len(own) / squares, most) - 1) if squares > 0 else 0.0
+        added = shrinkage * (len(own) * len(own) / squares - 1) if squares > 0 else 0.0
         climb[node] = added / (len(own) + added) if added > 0 else 0.0
 
 

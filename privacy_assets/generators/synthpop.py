@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 MOST_CLASSES = 64
 _BEYOND_CHANCE = 3.0  # standard deviations by which the gain of a split exceeds that of a random split
-_INTERVALS = 5  # effective levels of numbers that are moved by up to a fifth of their leaf
+_INTERVALS = 5  # of equally many rows, which are the levels of a number for the shrinkage
 
 
 @declared
@@ -47,10 +47,10 @@ class SynthPop(CodedGenerator):
     Attributes:
         min_samples_leaf: Minimum number of training subjects in a leaf. No split leaves fewer on a side. Without
             subjects, and on coded cells in audits, each row is a subject.
-        shrinkage: Number of training subjects for each effective level of a column by which a leaf is drawn towards the
-            node above it, and the whole table towards equal shares of all published categories. A leaf of 100 people
-            says much about two levels and little about 250, but its counts disclose these people. See
-            :func:`._tree_kernels.climbing`. 0: values come from the leaf alone.
+        shrinkage: Number of training subjects for each effective level of a leaf by which it is drawn towards the node
+            above it, and the whole table towards equal shares of all published categories. A leaf of 100 people says
+            much about two levels and little about 250, but its counts disclose these people. Levels of a number are
+            fifths of the column. See :func:`._tree_kernels.climbing`. 0: values come from the leaf alone.
         smoothing: If True, numbers and times are moved within their leaf, by at most the distance to the nearest fifth
             of its subjects, so that they are not values of real rows. Values shared by ``min_samples_leaf`` subjects of
             the column or a fifth of the leaf, and columns with few distinct values, are not changed. The column's
@@ -265,8 +265,10 @@ def trees_of(
         yield fit_tree(*at, every, missing.astype(np.float64), 2, np.where(missing, own, -1), rng, people)
     if not missing.all():
         rows = np.flatnonzero(~missing)
-        goal, smooth = _standardised(numbers[rows]), generator.smoothing and known > FEW_VALUES
-        yield fit_tree(*at, rows, goal, 2, own[rows], rng, people, numbers[rows] if smooth else None)
+        goal, fine = _standardised(numbers[rows]), known > FEW_VALUES
+        counted = _intervals(own[rows]) if fine else None
+        values = numbers[rows] if fine and generator.smoothing else None
+        yield fit_tree(*at, rows, goal, 2, own[rows], rng, people, values, counted)
 
 
 def fit_tree(
@@ -281,13 +283,15 @@ def fit_tree(
     rng: np.random.Generator,
     people: np.ndarray | None = None,
     numbers: np.ndarray | None = None,
+    counted: np.ndarray | None = None,
     drawn: np.ndarray | None = None,
 ) -> CartTree:
     """Grow a tree of ``goal`` on all columns ``codes`` (f, n), restricted to ``rows``, that stores their ``donors``.
 
     Numbers are represented by ranks (missing: the mean rank, and an indicator), categories by :func:`level_scores`.
     ``goal`` and ``kinds`` are defined in :func:`_tree_kernels.grow`. If ``numbers`` (rows,), the values of the donors,
-    are passed, donors have a reach. ``drawn`` are the codes that are drawn above the root; None: the root's donors are.
+    are passed, donors have a reach. ``counted`` int (rows,) are the levels of the donors for the shrinkage; None: the
+    donors themselves. ``drawn`` are the codes that are drawn above the root; None: the donors of the root are.
     """
     from privacy_assets.generators._tree_kernels import CartTree, climbing, grow, rows_each
 
@@ -316,8 +320,8 @@ def fit_tree(
     grown = grow(places[: len(columns)], spans, goal, kinds, smallest, rng, whose, _BEYOND_CHANCE)
     feature, low, high, right, start, order = grown
     sources = donors.astype(np.int32)[order]
-    most, added = np.inf if numbers is None else _INTERVALS, generator.shrinkage * rows_each(whose)
-    stop, parent, climb = climbing(feature, right, start, sources, most, added)
+    level = sources if counted is None else counted[order]
+    stop, parent, climb = climbing(feature, right, start, level, generator.shrinkage * rows_each(whose))
     if drawn is None:
         climb[0] = 0.0
     ends = np.cumsum(spans)
@@ -416,6 +420,11 @@ def _ranks(codes: np.ndarray, known: int) -> list[np.ndarray]:
     table = np.arange(known + 1, dtype=np.float32)
     table[known] = (int(codes.sum()) - missing * known) / max(len(codes) - missing, 1)
     return [table, (np.arange(known + 1) == known).astype(np.float32)] if missing else [table]
+
+
+def _intervals(codes: np.ndarray) -> np.ndarray:
+    """Return the interval 0.._INTERVALS - 1 of each of the ``codes`` (n,); all have about equally many rows."""
+    return np.searchsorted(np.sort(codes), codes) * _INTERVALS // len(codes)
 
 
 def _places(table: np.ndarray) -> np.ndarray:

@@ -8,8 +8,9 @@ import pytest
 from scipy import stats
 
 from privacy_assets.errors import ConfigError
-from privacy_assets.generators._tree_kernels import CartTree, draw_codes, grow, reach_of_donors
+from privacy_assets.generators._tree_kernels import CartTree, climbing, draw_codes, grow, reach_of_donors, rows_each
 from privacy_assets.generators.synthpop import FittedSynthPop, SynthPop, classes, fit_tree, level_scores
+from privacy_assets.tables.canonical import real_tables, without_rare_values
 from privacy_assets.tables.encoding import MatrixCoding
 from privacy_assets.tables.table import Table
 from tests.generators.known import SCHEMA, TRAIN, table
@@ -18,10 +19,11 @@ Grown = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.nda
 
 
 def grown(
-    places: np.ndarray, goal: np.ndarray, kinds: int, smallest: int, seed: int = 0, people: np.ndarray | None = None
-) -> Grown:
+    places: np.ndarray, goal: np.ndarray, kinds: int, smallest: int, seed: int = 0, people: np.ndarray | None = None,
+    beyond: float = -np.inf,
+) -> Grown:  # fmt: skip
     spans, rng = places.max(axis=1).astype(np.int64) + 1, np.random.default_rng(seed)
-    return grow(places.astype(np.int32), spans, goal.astype(float), kinds, smallest, rng, people)  # type: ignore[return-value]
+    return grow(places.astype(np.int32), spans, goal.astype(float), kinds, smallest, rng, people, beyond)  # type: ignore[return-value]
 
 
 def leaves(tree: Grown) -> set[frozenset[int]]:
@@ -163,6 +165,64 @@ def test_levels_are_ordered_by_the_first_component(kinds: int, smallest: int, pe
     assert ours[0] == ours[12], "levels without rows have equal scores"
 
 
+def chance(goal: np.ndarray, kinds: int) -> tuple[float, float]:
+    """Mean and standard deviation of the decrease of :func:`cost` by a random split of many rows."""
+    if kinds == 0:
+        return float(goal.var()), float(goal.var() * 2**0.5)
+    shares = np.bincount(goal.astype(int)) / len(goal)
+    spread = np.diag(shares) - np.outer(shares, shares)
+    scale = 1 if kinds > 2 else 0.5  # the kernel counts one of two classes
+    return float(np.trace(spread)) * scale, float((2 * np.trace(spread @ spread)) ** 0.5) * scale
+
+
+@pytest.mark.parametrize("kinds", [0, 2, 3, 40])
+def test_a_split_is_made_if_it_is_better_than_a_random_one(kinds: int) -> None:
+    """One feature of two values allows one split; its gain is compared with the mean and deviation of random ones."""
+    rng, gains, made = np.random.default_rng(kinds), [], []
+    shares = rng.dirichlet(np.ones(max(kinds, 2)))
+    for _ in range(400):
+        goal = rng.normal(size=300) if kinds == 0 else rng.choice(len(shares), 300, p=shares).astype(float)
+        place = rng.integers(0, 2, 300)
+        both = [cost(goal[place == side], kinds) for side in (0, 1)]
+        mean, deviation = chance(goal, kinds)
+        gain = (cost(goal, kinds) - sum(both)) * (0.5 if kinds == 2 else 1)
+        gains.append((gain - mean) / deviation)
+        made.append(len(grown(place[None], goal, kinds, 5, beyond=1.5)[0]) == 3)
+        assert made[-1] == (gains[-1] > 1.5)
+    assert abs(np.mean(gains)) < 0.2 and 0.75 < np.std(gains) < 1.25, "the gains of random splits are as computed"
+    assert 0 < sum(made) < 80
+
+
+def test_equal_rows_of_a_person_are_one_row_for_the_comparison_with_chance() -> None:
+    for kinds in (0, 2, 5):
+        places, goal = grid(kinds, 200, kinds, 6)
+        once = grown(places, goal, kinds, 10, people=np.arange(200), beyond=3)
+        thrice = grown(places.repeat(3, 1), goal.repeat(3), kinds, 10, people=np.arange(200).repeat(3), beyond=3)
+        assert 1 < len(once[0]) < len(grown(places, goal, kinds, 10)[0])
+        assert all(np.array_equal(one, other) for one, other in zip(once[:4], thrice[:4], strict=True))
+    assert rows_each(None) == rows_each(np.arange(4)) == 1
+    assert rows_each(np.array([0, 1, 0, 0, 1])) == 3, "three of five rows are of a person with three"
+
+
+def test_the_probability_of_climbing_is_that_of_the_definition() -> None:
+    places, goal = grid(40, 250, 3, 12)
+    feature, _, _, right, start, rows = grown(places, goal, 40, 20)
+    levels = goal[rows].astype(np.int32) - 1  # -1 is a level as well
+    stop, parent, climb = climbing(feature, right, start, levels, 7.0)
+
+    def check(node: int, end: int, above: int) -> None:
+        assert (stop[node], parent[node]) == (end, above)
+        shares = np.unique(levels[start[node] : end], return_counts=True)[1] / (end - start[node])
+        added = 7 * (1 / (shares**2).sum() - 1)
+        assert climb[node] == pytest.approx(added / (end - start[node] + added))
+        if feature[node] >= 0:
+            check(node + 1, start[right[node]], node)
+            check(right[node], end, node)
+
+    check(0, 250, -1)
+    assert not climbing(feature, right, start, levels, 0.0)[2].any()
+
+
 def test_classes_by_frequency_with_a_rest() -> None:
     codes = np.repeat(np.arange(100), np.arange(100, 0, -1)).astype(np.int32)
     found, kinds = classes(codes, 120)
@@ -186,7 +246,10 @@ def test_rows_go_down_to_their_own_leaves() -> None:
     )
     levels, is_number = np.array([30, 5, 8]), np.array([True, False, True])  # the last codes of 1 and 2 are missing
     rows = np.flatnonzero(codes[0] != 7)
-    tree = fit_tree(codes, levels, is_number, rows, goal[rows], 0, rows.astype(np.int32), 4, np.random.default_rng(0))
+    leaf = SynthPop(min_samples_leaf=4, shrinkage=0)
+    tree = fit_tree(
+        leaf, codes, levels, is_number, rows, goal[rows], 0, rows.astype(np.int32), np.random.default_rng(0)
+    )
     assert tree.columns.tolist() == [0, 1, 2, 2]
     ranked, missing = np.split(tree.tables, tree.ends)[2:4]
     assert ranked[:8].tolist() == list(range(8)) and missing.tolist() == [0] * 8 + [1]
@@ -205,7 +268,7 @@ def test_rows_go_down_to_their_own_leaves() -> None:
 
 def test_every_value_comes_from_the_leaf_of_its_row() -> None:
     """The twin rebuilds each leaf from the training rows one by one, without the stored donors."""
-    fitted = SynthPop(min_samples_leaf=20, smoothing=False).fit(TRAIN, seed=0)
+    fitted = SynthPop(min_samples_leaf=20, shrinkage=0, smoothing=False).fit(TRAIN, seed=0)
     assert isinstance(fitted, FittedSynthPop)
     trained, sample = TRAIN.frame(), fitted.sample(400, seed=3).frame()
     codes = {
@@ -252,10 +315,40 @@ def test_every_value_comes_from_the_leaf_of_its_row() -> None:
 
 def test_donors_are_drawn_uniformly_from_the_leaf() -> None:
     train = table(g=["a"] * 60 + ["b"] * 60, x=list(range(120)))
-    sample = SynthPop(min_samples_leaf=60, smoothing=False).fit(train, seed=0).sample(24_000, seed=0).frame()
+    generator = SynthPop(min_samples_leaf=60, shrinkage=0, smoothing=False)
+    sample = generator.fit(train, seed=0).sample(24_000, seed=0).frame()
     assert ((sample["x"] < 60) == (sample["g"] == "a")).all()
     counts = np.bincount(sample["x"].to_numpy(dtype=int), minlength=120)
     assert stats.chisquare(counts).pvalue > 1e-4
+
+
+def test_values_come_from_nodes_above_as_often_as_the_shrinkage_says() -> None:
+    """Two groups of 60 have the values p, q and r in 40, 20, 0 and 0, 20, 40 rows; all values have 1/3 at the root."""
+    groups, values = ["a"] * 60 + ["b"] * 60, ["p"] * 40 + ["q"] * 40 + ["r"] * 40
+    generator = SynthPop(min_samples_leaf=60, shrinkage=10, smoothing=False)
+    sample = generator.fit(table(g=groups, x=values), seed=0).sample(24_000, seed=0).frame()
+    added = 10 * (1 / ((2 / 3) ** 2 + (1 / 3) ** 2) - 1)
+    climb = added / (60 + added)
+    leaf, root = np.array([2 / 3, 1 / 3, 0]), np.full(3, 1 / 3)
+    for group, own in (("a", leaf), ("b", leaf[::-1])):
+        drawn = sample["x"][sample["g"] == group].value_counts().reindex(["p", "q", "r"], fill_value=0).to_numpy()
+        assert stats.chisquare(drawn, drawn.sum() * ((1 - climb) * own + climb * root)).pvalue > 1e-4
+
+
+def test_published_categories_without_training_rows_are_drawn() -> None:
+    """A value that five unseen people have may be published: its absence would show that nobody of train has it."""
+
+    def rows(**counts: int) -> pd.DataFrame:
+        return pd.DataFrame({"x": np.repeat(list(counts), list(counts.values()))})
+
+    frames = {"train": rows(a=150, b=50), "holdout": rows(a=60, c=6, d=1)}
+    train = without_rare_values(real_tables(frames, dict(zip(frames, frames, strict=True)), None), 5)["train"]
+    sample = SynthPop(shrinkage=40).fit(train, seed=0).sample(30_000, seed=0).frame()["x"]
+    added = 40 * (1 / (0.75**2 + 0.25**2) - 1)
+    published = sorted(train.rules["x"].frequent)
+    assert set(sample) == {"a", "b", "c"} == set(published)
+    share = added / (200 + added) / len(published)
+    assert (sample == "c").mean() == pytest.approx(share, abs=4 * (share / 30_000) ** 0.5)
 
 
 def twin_reach(values: np.ndarray, people: np.ndarray, smallest: int) -> list[float]:
@@ -294,7 +387,7 @@ def test_smoothed_numbers_are_nobodys_and_spikes_stay() -> None:
     for name in ("pay", "days", "gap"):
         real = train.frame()[name]
         rare = real.value_counts().index[real.value_counts() < 20]
-        assert whole[name].isin(rare).mean() < 0.05 < 0.4 < kept[name].isin(rare).mean()
+        assert whole[name].isin(rare).mean() < 0.05 < 0.3 < kept[name].isin(rare).mean()
         assert real.min() <= whole[name].min() and whole[name].max() <= real.max()
         assert abs(whole[name].isna().mean() - real.isna().mean()) < 0.04
         assert (
@@ -330,7 +423,7 @@ def test_missing_values_follow_the_other_columns() -> None:
 def test_extreme_numbers_come_back_exactly() -> None:
     values = [2**62, 2**62 + 1, -(2**62), 0]
     train = table(a=np.repeat(values, 50), f=np.repeat([1e300, -1e300, 5e-324, 0.1], 50), g=np.arange(200) % 2)
-    sample = SynthPop(min_samples_leaf=10).fit(train, seed=0).sample(500, seed=0).frame()
+    sample = SynthPop(min_samples_leaf=10, shrinkage=0).fit(train, seed=0).sample(500, seed=0).frame()
     assert set(sample["a"]) == set(values)
     assert set(sample["f"]) == {1e300, -1e300, 5e-324, 0.1}
     assert (sample["f"][sample["a"] == 2**62] == 1e300).all(), "integers above 2**53 are distinguished"
