@@ -7,7 +7,8 @@
 :mod:`benchmarks.leak_tables` writes the tables of a directory. At most a third of the people are train; holdout and
 reference have 0.6 and 0.4 times as many, the default shares. The fresh rows of a release belong to other people, and a
 leak replaces some of them, so the truth is known. Fresh rows with values that the real tables lack are excluded,
-because no generator produces foreign values. Two generators are evaluated as well. Each line states the share of
+because no generator produces foreign values. Two generators are evaluated as well, on tables without rare values, as in
+a pipeline. Each line states the share of
 training people with a unique row. Tables where this is less than half are reported separately, because a copy of a
 shared row discloses no person. All default metrics with limits are measured except controls and linkability, without
 an encoder. Each release is one line with every estimate and is measured once; the report evaluates it with the current
@@ -31,15 +32,17 @@ import pandas as pd
 from benchmarks.copies import table_of
 from benchmarks.measured import cost
 from benchmarks.study import SEVERAL, append, limits_alone, lines, run_or_report, study_parser
-from privacy_assets.evaluation.evaluate import read_inputs, run_metrics
+from privacy_assets.evaluation.evaluate import build_inputs, read_inputs, run_metrics
 from privacy_assets.generators import build_generator
+from privacy_assets.generators.base import Generator
 from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.metrics.membership_inference.scores import build_population
 from privacy_assets.metrics.policies import default_policy, load_policy
 from privacy_assets.metrics.registry import build_metric
-from privacy_assets.policy import Limit, Policy, Verdict
+from privacy_assets.policy import MIN_HOLDERS, Limit, Policy, Verdict
 from privacy_assets.report.answers import TITLES, answers
 from privacy_assets.stats.estimates import Estimate, MetricResult, to_jsonable
+from privacy_assets.tables.canonical import people_of, real_tables, without_rare_values
 
 WHO = "who"
 EMPTIED = "20 % with 60 % of cells missing"  # all columns have missing values
@@ -230,19 +233,30 @@ def released(
         for low, high in zip(ends[:-1], ends[1:], strict=True)
     ]
     train, holdout, reference = (table.reset_index(drop=True) for table in tables)
+    made, leak = HARMLESS.get(kind), leaks.get(kind)
+    if made is not None:
+        return generated(train, holdout, reference, build_generator(*made), seed)
     own = train.drop(columns=WHO)
     others = known_rows(frame[place >= ends[-1]], frame[place < ends[-1]])
     fresh = others.iloc[np.resize(rng.permutation(len(others)), len(own))].reset_index(drop=True)
-    synthetic, made, leak = fresh, HARMLESS.get(kind), leaks.get(kind)
-    if made is not None or leak is not None:
-        seen = read_inputs(train, holdout, fresh, reference=reference, subject=WHO, seed=seed)
-    if made is not None:
-        fitted = build_generator(*made).fit(seen.train, seed=seed, people=seen.subject_codes("train"))
-        synthetic = fitted.sample(len(own), seed=seed).to_published_frame()
+    synthetic = fresh
     if leak is not None:
+        seen = read_inputs(train, holdout, fresh, reference=reference, subject=WHO, seed=seed)
         rows = leak(own, build_population(seen).neighbour[: len(own)], fresh, rng)
         synthetic = pd.concat([fresh.iloc[len(rows) :], rows], ignore_index=True)
     return read_inputs(train, holdout, synthetic, reference=reference, subject=WHO, seed=seed)
+
+
+def generated(
+    train: pd.DataFrame, holdout: pd.DataFrame, reference: pd.DataFrame, generator: Generator, seed: int
+) -> EvaluationInputs:
+    """Fit a generator as a pipeline does, without rare values, and return the inputs for its release."""
+    frames = {"train": train, "holdout": holdout, "reference": reference}
+    real = without_rare_values(real_tables(frames, dict(zip(frames, frames, strict=True)), WHO), MIN_HOLDERS)
+    own = real["train"]
+    fitted = generator.fit(own, seed=seed, people=people_of([own]))
+    synthetic = fitted.sample(len(own), seed=seed).without_rare(own.rules).with_schema(own.schema)
+    return build_inputs(real, synthetic, seed=seed)
 
 
 def measured(

@@ -4,10 +4,10 @@
     python -m benchmarks.refits --report refits.jsonl
 
 :mod:`benchmarks.leak_tables` writes the tables. Three disjoint groups of people are drawn: train, others and holdout.
-A generator is fitted on train and on the others, and both releases are evaluated against the same train and holdout.
-The release of the others cannot disclose train, so its statistics are the null. A generator leaks on a table if, over
-all draws, the mean of one of the statistics below is higher with the people than without them by more than
-``CLEAR`` standard errors. Limits on foreign values are left out, because the others have values that the real tables
+Rare values are replaced as in a pipeline. A generator is fitted on train and on the others, and both releases are
+evaluated against the same train and holdout. The release of the others cannot disclose train, so its statistics are the
+null. A generator leaks on a table if, over all draws, the mean of one of the statistics below is higher with the people
+than without them by more than ``CLEAR`` standard errors. Limits on foreign values are left out, because the others have values that the real tables
 lack. Each draw is one line of the results and is measured once.
 
 ``sdv`` is a package that is not installed with this project, and its rows are skipped without it.
@@ -30,9 +30,11 @@ from scipy.special import ndtr, ndtri
 from benchmarks.copies import table_of
 from benchmarks.leaks import FEWEST, MEASURED, WHO, judged, measured_on
 from benchmarks.study import SEVERAL, append, lines, run_or_report, study_parser
-from privacy_assets.evaluation.evaluate import read_inputs
+from privacy_assets.evaluation.evaluate import build_inputs
 from privacy_assets.generators import build_generator
 from privacy_assets.metrics.policies import default_policy
+from privacy_assets.policy import MIN_HOLDERS
+from privacy_assets.tables.canonical import people_of, real_tables, synthetic_table, without_rare_values
 from privacy_assets.tables.table import Table
 
 CLEAR = 2.5
@@ -41,16 +43,16 @@ STATISTICS = (
     "copies.copied_share", "copies.changed_share", "copies.partial_advantage", "dcr.member_excess_any",
     "singling_out.risk", "linkability.excess", "attribute_inference.excess", "membership_inference.advantage_any",
 )  # fmt: skip
-# Map rows, the person of each row and a seed to equally many synthetic rows.
-Maker = Callable[[pd.DataFrame, np.ndarray, int], pd.DataFrame]
+# Map a table without rare values and a seed to equally many synthetic rows.
+Maker = Callable[[Table, int], pd.DataFrame]
 
 
 def ours(name: str, **settings: Any) -> Maker:
     """Return a generator of this project."""
 
-    def make(rows: pd.DataFrame, whose: np.ndarray, seed: int) -> pd.DataFrame:
-        fitted = build_generator(name, settings).fit(Table.read(rows), seed=seed, people=whose)
-        return fitted.sample(len(rows), seed=seed).to_published_frame().astype(rows.dtypes.to_dict())
+    def make(table: Table, seed: int) -> pd.DataFrame:
+        fitted = build_generator(name, settings).fit(table, seed=seed, people=people_of([table]))
+        return fitted.sample(len(table), seed=seed).without_rare(table.rules).to_published_frame()
 
     return make
 
@@ -58,8 +60,8 @@ def ours(name: str, **settings: Any) -> Maker:
 def copula(knots: int | None = None) -> Maker:
     """Return a Gaussian copula whose margins are the order statistics of train, or quantiles at ``knots``."""
 
-    def make(rows: pd.DataFrame, whose: np.ndarray, seed: int) -> pd.DataFrame:
-        rng = np.random.default_rng(seed)
+    def make(table: Table, seed: int) -> pd.DataFrame:
+        rows, rng = table.to_published_frame(), np.random.default_rng(seed)
         kept = [rows[name].sort_values(na_position="first", ignore_index=True) for name in rows]
         codes = [rows[name].rank(na_option="top", method="min").to_numpy() - 1 for name in rows]
         ties = [rows[name].map(rows[name].value_counts()).fillna(rows[name].isna().sum()).to_numpy() for name in rows]
@@ -85,11 +87,12 @@ def copula(knots: int | None = None) -> Maker:
     return make
 
 
-def sdv_copula(rows: pd.DataFrame, whose: np.ndarray, seed: int) -> pd.DataFrame:
+def sdv_copula(table: Table, seed: int) -> pd.DataFrame:
     """Draw from the Gaussian copula of SDV with its default settings. A missing category is a level of its own."""
     from sdv.metadata import Metadata
     from sdv.single_table import GaussianCopulaSynthesizer
 
+    rows = table.to_published_frame()
     np.random.seed(seed)  # noqa: NPY002 - the library draws from the global generator
     numbers = [name for name in rows if pd.api.types.is_numeric_dtype(rows[name])]
     kinds = {name: {"sdtype": "numerical" if name in numbers else "categorical"} for name in rows}
@@ -104,8 +107,9 @@ def sdv_copula(rows: pd.DataFrame, whose: np.ndarray, seed: int) -> pd.DataFrame
 MAKERS: Mapping[str, Maker] = {
     "Gaussian copula": copula(),
     "Gaussian copula, 41 knots": copula(41),
-    "trees, leaf 100": ours("synthpop", min_samples_leaf=100),
-    "trees, leaf 200": ours("synthpop", min_samples_leaf=200),
+    "default": ours("synthpop"),
+    "trees, leaf 100": ours("synthpop", min_samples_leaf=100, shrinkage=0),
+    "trees, leaf 200": ours("synthpop", min_samples_leaf=200, shrinkage=0),
     "Bayesian network": ours("baynet"),
     **({"SDV": sdv_copula} if find_spec("sdv") else {}),
 }
@@ -116,15 +120,16 @@ def drawn(
 ) -> dict[str, Any]:
     """Return the estimates of one draw, with and without the people of train."""
     place = np.random.default_rng(seed).permutation(whose.max() + 1)[whose] // people
-    train, others, holdout = (
-        frame[place == group].assign(**{WHO: whose[place == group]}).reset_index(drop=True) for group in range(3)
-    )
+    frames = {
+        role: frame[place == group].assign(**{WHO: whose[place == group]}).reset_index(drop=True)
+        for group, role in enumerate(("train", "others", "holdout"))
+    }
+    real = without_rare_values(real_tables(frames, dict(zip(frames, frames, strict=True)), WHO), MIN_HOLDERS)
+    attacked = {role: real[role] for role in ("train", "holdout")}
     found = {}
-    for name, source in (("with", train), ("without", others)):
-        codes = np.unique(source[WHO], return_inverse=True)[1]
-        synthetic = maker(source.drop(columns=WHO), codes, seed)
-        inputs = read_inputs(train, holdout, synthetic, subject=WHO, seed=seed)
-        found[name] = measured_on(inputs, metrics)
+    for name, source in (("with", real["train"]), ("without", real["others"])):
+        synthetic = synthetic_table(maker(source, seed), source.schema, WHO)
+        found[name] = measured_on(build_inputs(attacked, synthetic, seed=seed), metrics)
     return found
 
 

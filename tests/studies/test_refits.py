@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from benchmarks import refits
+from privacy_assets.tables.table import Table
 
 
 @pytest.fixture
@@ -21,15 +22,15 @@ def rows() -> pd.DataFrame:
 
 
 def test_a_copula_keeps_margins_and_dependence(rows: pd.DataFrame) -> None:
-    whose = np.arange(len(rows))
-    exact, smooth = refits.copula()(rows, whose, 0), refits.copula(41)(rows, whose, 0)
+    table = Table.read(rows)
+    exact, smooth = refits.copula()(table, 0), refits.copula(41)(table, 0)
     for made in (exact, smooth):
         assert made.dtypes.equals(rows.dtypes)
         assert made["score"].isna().mean() == pytest.approx(rows["score"].isna().mean(), abs=0.05)
         assert made["age"].corr(made["dose"]) == pytest.approx(rows["age"].corr(rows["dose"]), abs=0.05)
     assert exact["dose"].isin(rows["dose"]).all()
     assert smooth["dose"].isin(rows["dose"]).mean() < 0.05
-    trees = refits.ours("synthpop", min_samples_leaf=50)(rows, whose, 0)
+    trees = refits.ours("synthpop", min_samples_leaf=50)(table, 0)
     assert len(trees) == len(rows) and trees.dtypes.equals(rows.dtypes)
 
 
@@ -38,8 +39,8 @@ def test_a_generator_that_copies_leaks_and_one_that_does_not_is_never_refused(
     rows: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     makers = {
-        "copies": lambda own, whose, seed: own,
-        "fresh": lambda own, whose, seed: rows.sample(600, random_state=7),
+        "copies": lambda own, seed: own.to_published_frame(),
+        "fresh": lambda own, seed: rows.sample(600, random_state=7),
     }
     monkeypatch.setattr(refits, "MAKERS", makers)
     table, results = tmp_path / "table.parquet", tmp_path / "refits.jsonl"
