@@ -7,8 +7,8 @@
 Rare values are replaced as in a pipeline. A generator is fitted on train and on the others, and both releases are
 evaluated against the same train and holdout. The release of the others cannot disclose train, so its statistics are the
 null. A generator leaks on a table if, over all draws, the mean of one of the statistics below is higher with the people
-than without them by more than ``CLEAR`` standard errors. Limits on foreign values are left out, because the others have values that the real tables
-lack. Each draw is one line of the results and is measured once.
+than without them by more than ``CLEAR`` standard errors. Limits on foreign values are left out, because the others have
+values that the real tables lack. Each draw is one line of the results and is measured once.
 
 ``sdv`` is a package that is not installed with this project, and its rows are skipped without it.
 """
