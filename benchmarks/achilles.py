@@ -37,7 +37,7 @@ from privacy_assets.report.svg import intervals_svg
 from privacy_assets.tables.encoding import MatrixCoding
 from privacy_assets.tables.table import Table
 
-SYNTHPOP, BAYNET = ("synthpop", {"min_samples_leaf": 5}), ("baynet", {})
+SYNTHPOP, BAYNET = ("synthpop", {"min_samples_leaf": 5, "shrinkage": 0}), ("baynet", {})
 PRIVBAYES = [("privbayes", {"epsilon": float(epsilon)}) for epsilon in (1, 10, 100)]
 SELECTORS: dict[Selector, int] = {"distance": 10, "log_likelihood": 10, "rare_value": 10, "random": 40}
 NEIGHBOURS = (1, 2, 3, 5, 10, 20, 30, 40, 50)

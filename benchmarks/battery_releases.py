@@ -121,13 +121,13 @@ _ADULT = [
 ]  # fmt: skip
 _GENERATORS = [
     Entry("adult", "trees, leaf 50", PASS, 0, generated("synthpop", min_samples_leaf=50)),
-    Entry("adult", "trees, leaf 5", REFUSED, math.nan, generated("synthpop", min_samples_leaf=5)),
+    Entry("adult", "trees, leaf 5", REFUSED, math.nan, generated("synthpop", min_samples_leaf=5, shrinkage=0)),
     Entry("adult", "Bayesian network", PASS, 0, generated("baynet")),
     Entry("adult", "PrivBayes, epsilon 1", PASS, 0, generated("privbayes", epsilon=1.0)),
     Entry("adult", "RVAE, 20 epochs", PASS, 0, generated("rvae", epochs=20), HALF),
     Entry("adult", "generator of noisy copies", REFUSED, 1, generated("noisy_copy")),
     Entry("census", "trees, leaf 50", PASS, 0, generated("synthpop", min_samples_leaf=50)),
-    Entry("census", "trees, leaf 5", REFUSED, math.nan, generated("synthpop", min_samples_leaf=5)),
+    Entry("census", "trees, leaf 5", REFUSED, math.nan, generated("synthpop", min_samples_leaf=5, shrinkage=0)),
     Entry("census", "Bayesian network", PASS, 0, generated("baynet")),
 ]
 _SIZES = [
@@ -181,14 +181,16 @@ _TABLES = [
     Entry("patients", "5% of the people copied, 4 times", REFUSED, 0.05, people_copied(0.05, 4), PEOPLE),
     Entry("patients", "one person copied, 100 times", REFUSED, 1 / PEOPLE[0], people_copied(0, 100), PEOPLE),
     Entry("patients", "trees, leaf 1,000", PASS, 0, generated("synthpop", min_samples_leaf=1_000), PEOPLE),
-    Entry("patients", "trees, leaf 1", REFUSED, math.nan, generated("synthpop", min_samples_leaf=1), PEOPLE),
+    Entry(
+        "patients", "trees, leaf 1", REFUSED, math.nan, generated("synthpop", min_samples_leaf=1, shrinkage=0), PEOPLE
+    ),
 ]
 _ASKED = ("holdout_leakage",)
 _BROUGHT = [
     Entry("adult", "brought, fresh rows", PASS, 0, fresh, also=_ASKED),
     Entry("adult", "brought, 20% copies of train and holdout", UNKNOWN, 0.2, both_copied(0.2), also=_ASKED),
     Entry("census", "brought, trees fitted to train and holdout, leaf 5", UNKNOWN, math.nan,
-          saw_holdout("synthpop", min_samples_leaf=5), also=_ASKED),
+          saw_holdout("synthpop", min_samples_leaf=5, shrinkage=0), also=_ASKED),
     Entry("adult", "embedded, fresh rows", PASS, 0, fresh, HALF, embedder=True),
     Entry("adult", "embedded, 10% copies, numbers moved", REFUSED, 0.1, moved(0.1), HALF, embedder=True),
 ]  # fmt: skip

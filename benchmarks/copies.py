@@ -32,9 +32,9 @@ from privacy_assets.tables.table import Table
 
 DOSES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 GENERATORS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "synthpop, leaf 50": ("synthpop", {"min_samples_leaf": 50}),
-    "synthpop, leaf 200": ("synthpop", {"min_samples_leaf": 200}),
-    "synthpop, leaf 5": ("synthpop", {"min_samples_leaf": 5}),
+    "synthpop, leaf 50": ("synthpop", {"min_samples_leaf": 50, "shrinkage": 0}),
+    "synthpop, leaf 200": ("synthpop", {"min_samples_leaf": 200, "shrinkage": 0}),
+    "synthpop, leaf 5": ("synthpop", {"min_samples_leaf": 5, "shrinkage": 0}),
     "baynet": ("baynet", {}),
 }
 COLUMNS = (None, 8, 5)

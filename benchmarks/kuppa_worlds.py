@@ -17,8 +17,8 @@ from privacy_assets.tables.schema import TableSchema
 from privacy_assets.tables.table import Table
 
 GENERATORS: dict[str, tuple[str, dict[str, Any], float]] = {  # registered name, settings, share of planted copies
-    "synthpop, leaf 50": ("synthpop", {"min_samples_leaf": 50}, 0.0),
-    "synthpop, leaf 5": ("synthpop", {"min_samples_leaf": 5}, 0.0),
+    "synthpop, leaf 50": ("synthpop", {"min_samples_leaf": 50, "shrinkage": 0}, 0.0),
+    "synthpop, leaf 5": ("synthpop", {"min_samples_leaf": 5, "shrinkage": 0}, 0.0),
     "baynet": ("baynet", {}, 0.0),
     "baynet, 10 % copies": ("baynet", {}, 0.1),
     "privbayes, epsilon 1": ("privbayes", {"epsilon": 1.0}, 0.0),

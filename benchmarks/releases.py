@@ -56,7 +56,7 @@ class World:
     def trees(self, leaf: int) -> pd.DataFrame:
         """Generate as many rows as a release has by sequential trees fitted on train."""
         learnt = Table.of(bare(self.train), self.schema, where="train")
-        generator = build_generator("synthpop", {"min_samples_leaf": leaf})
+        generator = build_generator("synthpop", {"min_samples_leaf": leaf, "shrinkage": 0})
         fitted = generator.fit(learnt, seed=self.seed, device="cpu", progress=silent)
         return fitted.sample(len(self.fresh), seed=self.seed).frame()
 

@@ -50,7 +50,8 @@ class SynthPop(CodedGenerator):
         shrinkage: Number of training subjects for each effective level of a leaf by which it is drawn towards the node
             above it, and the whole table towards equal shares of all published categories. A leaf of 100 people says
             much about two levels and little about 250, but its counts disclose these people. Levels of a number are
-            fifths of the column. See :func:`._tree_kernels.climbing`. 0: values come from the leaf alone.
+            fifths of the column. See :func:`._tree_kernels.climbing`. 0: as in SynthPop, values come from the leaf
+            alone, and splits are made although they are not better than random ones.
         smoothing: If True, numbers and times are moved within their leaf, by at most the distance to the nearest fifth
             of its subjects, so that they are not values of real rows. Values shared by ``min_samples_leaf`` subjects of
             the column or a fifth of the leaf, and columns with few distinct values, are not changed. The column's
@@ -317,7 +318,8 @@ def fit_tree(
             tables.append(table)
             ranked.append(ordered)
     spans = np.array([len(table) for table in tables[1:]], np.int64)
-    grown = grow(places[: len(columns)], spans, goal, kinds, smallest, rng, whose, _BEYOND_CHANCE)
+    beyond = _BEYOND_CHANCE if generator.shrinkage > 0 else -np.inf
+    grown = grow(places[: len(columns)], spans, goal, kinds, smallest, rng, whose, beyond)
     feature, low, high, right, start, order = grown
     sources = donors.astype(np.int32)[order]
     level = sources if counted is None else counted[order]

@@ -77,7 +77,8 @@ def test_the_list_is_that_of_the_registry(command: Command) -> None:
     by_name = {one["name"]: one for one in json.loads(command("generators", "--json").out)["generators"]}
     assert list(by_name) == list(GENERATORS)
     assert (
-        by_name["synthpop"]["settings"] == {"min_samples_leaf": 100, "smoothing": True, "visit": None}
+        by_name["synthpop"]["settings"]
+        == {"min_samples_leaf": 100, "shrinkage": 20.0, "smoothing": True, "visit": None}
         and by_name["synthpop"]["repeatable"]
     )
     assert by_name["command"]["required"] == ["command"] and not by_name["command"]["repeatable"]

@@ -200,11 +200,11 @@ def build() -> None:
         "adult": {
             "fresh": makers.fresh, "copy": makers.copies(1.0), "copies": makers.copies(0.05),
             "moved": makers.moved(0.2), "filtered": away,
-            "overfitted": makers.generated("synthpop", min_samples_leaf=5, smoothing=False),
+            "overfitted": makers.generated("synthpop", min_samples_leaf=5, shrinkage=0, smoothing=False),
         },
         "census": {
             "fresh": makers.fresh, "copies": makers.copies(0.1),
-            "overfitted": makers.generated("synthpop", min_samples_leaf=5, smoothing=False),
+            "overfitted": makers.generated("synthpop", min_samples_leaf=5, shrinkage=0, smoothing=False),
         },
         "patients": {
             "honest": makers.generated("synthpop", min_samples_leaf=300), "copies": makers.people_copied(0.1, 1),

@@ -10,7 +10,10 @@ from privacy_assets.airflow import privacy_gate
 with DAG("patients", schedule=None) as honest:
     privacy_gate("patients", source="demo", subject="person")
 
-BY_HEART = {"name": "synthpop", "settings": {"min_samples_leaf": 1, "smoothing": False}}  # a leaf for every row
+BY_HEART = {
+    "name": "synthpop",
+    "settings": {"min_samples_leaf": 1, "shrinkage": 0, "smoothing": False},
+}  # a leaf for every row
 
 with DAG("patients_leak", schedule=None) as leaks:
     privacy_gate("patients_leak", source="demo", subject="person", generator=BY_HEART)
