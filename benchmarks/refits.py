@@ -35,6 +35,7 @@ from privacy_assets.generators import build_generator
 from privacy_assets.metrics.policies import default_policy
 from privacy_assets.policy import MIN_HOLDERS
 from privacy_assets.tables.canonical import people_of, real_tables, synthetic_table, without_rare_values
+from privacy_assets.tables.column import ranked
 from privacy_assets.tables.table import Table
 
 CLEAR = 2.5
@@ -115,6 +116,28 @@ MAKERS: Mapping[str, Maker] = {
 }
 
 
+def classifier_advantage(real: Mapping[str, Table], synthetic: Table, seed: int) -> float:
+    """Return the advantage of an attack that no limit uses: gradient boosting of synthetic against unseen rows.
+
+    Half of the people in holdout are the unseen rows to learn from. Train and the other half are scored by the
+    probability that they are synthetic. Returns 2 AUC - 1.
+    """
+    from sklearn.ensemble import HistGradientBoostingClassifier
+    from sklearn.metrics import roc_auc_score
+
+    train, holdout = real["train"], real["holdout"]
+    codes = people_of([holdout])
+    people = np.arange(len(holdout)) if codes is None else codes
+    learned = np.random.default_rng(seed).permutation(people.max() + 1)[people] % 2 == 0
+    parts = [train, holdout.take(np.flatnonzero(~learned)), holdout.take(np.flatnonzero(learned)), synthetic]
+    cells = np.array([np.concatenate(ranked([part[name] for part in parts])[0]) for name in synthetic.schema.names]).T
+    own, others, unseen, made = np.split(cells.astype(float), np.cumsum([len(part) for part in parts])[:-1])
+    label = np.repeat([0, 1], [len(unseen), len(made)])
+    model = HistGradientBoostingClassifier(max_iter=60, random_state=seed).fit(np.vstack([unseen, made]), label)
+    scores = model.predict_proba(np.vstack([own, others]))[:, 1]
+    return 2 * float(roc_auc_score(np.repeat([1, 0], [len(own), len(others)]), scores)) - 1
+
+
 def drawn(
     frame: pd.DataFrame, whose: np.ndarray, people: int, maker: Maker, seed: int, metrics: Sequence[str]
 ) -> dict[str, Any]:
@@ -130,6 +153,7 @@ def drawn(
     for name, source in (("with", real["train"]), ("without", real["others"])):
         synthetic = synthetic_table(maker(source, seed), source.schema, WHO)
         found[name] = measured_on(build_inputs(attacked, synthetic, seed=seed), metrics)
+        found[name]["classifier"] = classifier_advantage(attacked, synthetic, seed)
     return found
 
 
@@ -168,19 +192,22 @@ def report_text(found: Sequence[Mapping[str, Any]]) -> str:
         cells[line["maker"], line["table"]].append(line)
     refused: dict[str, np.ndarray] = defaultdict(lambda: np.zeros((3, 2), int))
     out = [
-        "| generator, table | refused, fitted on train | on others | partial advantage, train | others | clearest, z |"
+        "| generator, table | refused, fitted on train | on others | partial advantage, train | others "
+        "| classifier, train | others | clearest, z |"
     ]
-    out.append("|---|---|---|---|---|---|")
+    out.append("|---|---|---|---|---|---|---|---|")
     for (maker, table), draws in sorted(cells.items()):
         fails = {side: [judged(line[side], policy).status == "fail" for line in draws] for side in ("with", "without")}
         clear = {statistic: effects(draws, statistic)[2] for statistic in STATISTICS}
         most = max(clear, key=lambda statistic: np.nan_to_num(clear[statistic]))
         own = effects(draws, "copies.partial_advantage")
+        other = [np.mean([line[side]["classifier"] for line in draws]) for side in ("with", "without")]
         leaks = int(clear[most] > CLEAR)
         refused[maker][leaks] += sum(fails["with"]), len(draws)
         refused[maker][2] += sum(fails["without"]), len(draws)
         shares = " | ".join(f"{sum(fails[side])} of {len(draws)}" for side in fails)
-        out.append(f"| {maker}, {table} | {shares} | {own[0]:.3f} | {own[1]:.3f} | `{most}` {clear[most]:.1f} |")
+        means = " | ".join(f"{mean:.3f}" for mean in (*own[:2], *other))
+        out.append(f"| {maker}, {table} | {shares} | {means} | `{most}` {clear[most]:.1f} |")
     told = ["| generator | refused where it leaks | refused where no leak is clear | refused without the people |"]
     told.append("|---|---|---|---|")
     for maker, counts in refused.items():
