@@ -353,7 +353,8 @@ def climbing(
     nodes = len(feature)
     stop, parent, climb = np.full(nodes, len(levels)), np.full(nodes, -1), np.zeros(nodes)
     counts = np.zeros(int(levels.max(initial=-1)) + 2, np.int64)
-    _climbing(feature, right, start, levels.astype(np.int64), shrinkage, counts, stop, parent, climb)
+    nodes_at = (np.ascontiguousarray(one) for one in (feature, right, start))  # one layout, so that it is compiled once
+    _climbing(*nodes_at, levels.astype(np.int64), shrinkage, counts, stop, parent, climb)
     return stop, parent, climb
 
 

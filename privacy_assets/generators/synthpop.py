@@ -64,7 +64,7 @@ class SynthPop(CodedGenerator):
 
     min_samples_leaf: int = Field(default=100, ge=1, description="minimum number of training people per leaf")
     shrinkage: float = Field(
-        default=20.0, ge=0, allow_inf_nan=False, description="training people per level that draw a leaf to its parent"
+        default=30.0, ge=0, allow_inf_nan=False, description="training people per level that draw a leaf to its parent"
     )
     smoothing: bool = Field(default=True, description="perturb numbers and times within their leaves")
     visit: Annotated[tuple[str, ...] | None, Tuple] = Field(

@@ -78,7 +78,7 @@ def test_the_list_is_that_of_the_registry(command: Command) -> None:
     assert list(by_name) == list(GENERATORS)
     assert (
         by_name["synthpop"]["settings"]
-        == {"min_samples_leaf": 100, "shrinkage": 20.0, "smoothing": True, "visit": None}
+        == {"min_samples_leaf": 100, "shrinkage": 30.0, "smoothing": True, "visit": None}
         and by_name["synthpop"]["repeatable"]
     )
     assert by_name["command"]["required"] == ["command"] and not by_name["command"]["repeatable"]
