@@ -58,7 +58,7 @@ def add_run(commands: Commands) -> None:
     command.common("--home", "--releases", "--private")
     out = "folder for report.html, report.json and attestation.json (default reports/NAME)"
     command.option("--out", out, metavar="DIR", type=Path)
-    rehearse = "only try the settings, on the people in train: nothing is published, counted or remembered"
+    rehearse = "only try the settings, on the people in train, without publication, attempt or record"
     command.option("--rehearse", rehearse, action="store_true")
     tried = "values of a setting of the generator to rehearse, as YAML; several settings: all combinations"
     command.add_argument("--try", dest="tried", **repeatable("SETTING=VALUE,..", tried))

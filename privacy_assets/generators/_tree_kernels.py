@@ -101,7 +101,7 @@ def grow(
         rng: Generator of the choice between equal splits.
         people: Subject of each row, codes below n, int64 of shape (n,). None: count rows.
         beyond: The gain of a split must exceed that of a random split by this number of standard deviations. Mean and
-            variance of a random split are those of sums of squares of multinomial counts, times :func:`rows_each`, as
+            variance of a random split follow from sums of squares of multinomial counts, times :func:`rows_each`, as
             if a subject's rows were equal.
 
     Returns:

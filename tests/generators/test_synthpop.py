@@ -336,7 +336,7 @@ def test_values_come_from_nodes_above_as_often_as_the_shrinkage_says() -> None:
 
 
 def test_published_categories_without_training_rows_are_drawn() -> None:
-    """A value that five unseen people have may be published: its absence would show that nobody of train has it."""
+    """A value that five unseen people have may be published: its absence would show that no training row has it."""
 
     def rows(**counts: int) -> pd.DataFrame:
         return pd.DataFrame({"x": np.repeat(list(counts), list(counts.values()))})
