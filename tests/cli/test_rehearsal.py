@@ -91,7 +91,7 @@ def other_rows(before: pd.DataFrame, train: np.ndarray, text: bool) -> pd.DataFr
     return after if text else after.assign(grade=pd.Categorical(after["grade"], ["other", "low", "high"]))
 
 
-@pytest.mark.parametrize("suffix", ["parquet", "csv"])
+@pytest.mark.parametrize("suffix", ["parquet", pytest.param("csv", marks=pytest.mark.slow)])
 def test_other_rows_of_holdout_and_reference_give_the_same_output(place: Path, command: Command, suffix: str) -> None:
     written(source=(name := f"visits.{suffix}"))
     before = visits()
@@ -115,6 +115,7 @@ def test_nothing_is_written_and_no_attempt_is_counted(place: Path, command: Comm
     assert tree(place) == before
 
 
+@pytest.mark.slow
 def test_the_first_rehearsal_creates_the_key_that_the_run_uses(place: Path, command: Command) -> None:
     first = run(command, *TRY, "--quiet")
     assert {path.name for path in (place / "home").rglob("*") if path.is_file() and path.name[0] != "."} == {
@@ -125,6 +126,7 @@ def test_the_first_rehearsal_creates_the_key_that_the_run_uses(place: Path, comm
     assert run(command, *TRY, "--quiet") == first
 
 
+@pytest.mark.slow
 def test_the_lock_of_an_earlier_run_does_not_matter(
     place: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
