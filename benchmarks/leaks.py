@@ -8,11 +8,10 @@
 reference have 0.6 and 0.4 times as many, the default shares. The fresh rows of a release belong to other people, and a
 leak replaces some of them, so the truth is known. Fresh rows with values that the real tables lack are excluded,
 because no generator produces foreign values. Two generators are evaluated as well, on tables without rare values, as in
-a pipeline. Each line states the share of
-training people with a unique row. Tables where this is less than half are reported separately, because a copy of a
-shared row discloses no person. All default metrics with limits are measured except controls and linkability, without
-an encoder. Each release is one line with every estimate and is measured once; the report evaluates it with the current
-default limits or a --policy.
+a pipeline. Each line states the share of training people with a unique row. Tables where this is less than half are
+reported separately, because a copy of a shared row discloses no person. All default metrics with limits are measured
+except controls and linkability, without an encoder. Each release is one line with every estimate and is measured once;
+the report evaluates it with the current default limits or a --policy.
 """
 
 from __future__ import annotations
@@ -43,6 +42,7 @@ from privacy_assets.policy import MIN_HOLDERS, Limit, Policy, Verdict
 from privacy_assets.report.answers import TITLES, answers
 from privacy_assets.stats.estimates import Estimate, MetricResult, to_jsonable
 from privacy_assets.tables.canonical import people_of, real_tables, without_rare_values
+from privacy_assets.tables.table import Table
 
 WHO = "who"
 EMPTIED = "20 % with 60 % of cells missing"  # all columns have missing values
@@ -247,12 +247,17 @@ def released(
     return read_inputs(train, holdout, synthetic, reference=reference, subject=WHO, seed=seed)
 
 
+def as_in_a_pipeline(frames: dict[str, pd.DataFrame]) -> dict[str, Table]:
+    """Return the real tables, with the column ``WHO``, in canonical form and without rare values."""
+    names = {role: role for role in frames}
+    return without_rare_values(real_tables(frames, names, WHO), MIN_HOLDERS)
+
+
 def generated(
     train: pd.DataFrame, holdout: pd.DataFrame, reference: pd.DataFrame, generator: Generator, seed: int
 ) -> EvaluationInputs:
     """Fit a generator as a pipeline does, without rare values, and return the inputs for its release."""
-    frames = {"train": train, "holdout": holdout, "reference": reference}
-    real = without_rare_values(real_tables(frames, dict(zip(frames, frames, strict=True)), WHO), MIN_HOLDERS)
+    real = as_in_a_pipeline({"train": train, "holdout": holdout, "reference": reference})
     own = real["train"]
     fitted = generator.fit(own, seed=seed, people=people_of([own]))
     synthetic = fitted.sample(len(own), seed=seed).without_rare(own.rules).with_schema(own.schema)

@@ -28,13 +28,12 @@ import pandas as pd
 from scipy.special import ndtr, ndtri
 
 from benchmarks.copies import table_of
-from benchmarks.leaks import FEWEST, MEASURED, WHO, judged, measured_on
+from benchmarks.leaks import FEWEST, MEASURED, WHO, as_in_a_pipeline, judged, measured_on
 from benchmarks.study import SEVERAL, append, lines, run_or_report, study_parser
 from privacy_assets.evaluation.evaluate import build_inputs
 from privacy_assets.generators import build_generator
 from privacy_assets.metrics.policies import default_policy
-from privacy_assets.policy import MIN_HOLDERS
-from privacy_assets.tables.canonical import people_of, real_tables, synthetic_table, without_rare_values
+from privacy_assets.tables.canonical import people_of, synthetic_table
 from privacy_assets.tables.column import ranked
 from privacy_assets.tables.table import Table
 
@@ -147,7 +146,7 @@ def drawn(
         role: frame[place == group].assign(**{WHO: whose[place == group]}).reset_index(drop=True)
         for group, role in enumerate(("train", "others", "holdout"))
     }
-    real = without_rare_values(real_tables(frames, dict(zip(frames, frames, strict=True)), WHO), MIN_HOLDERS)
+    real = as_in_a_pipeline(frames)
     attacked = {role: real[role] for role in ("train", "holdout")}
     found = {}
     for name, source in (("with", real["train"]), ("without", real["others"])):

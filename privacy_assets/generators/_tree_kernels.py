@@ -125,7 +125,7 @@ def grow(
 
 
 def rows_each(people: np.ndarray | None) -> float:
-    """Return the median, over rows, of the number of rows of their subject; 1 without subjects (None)."""
+    """Return the number of rows per subject that half of the rows reach; 1 if ``people`` is None."""
     return 1.0 if people is None else float(np.median(np.bincount(people)[people]))
 
 
