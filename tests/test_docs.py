@@ -75,6 +75,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         frame.assign(**{subject: np.arange(len(frame)) // 2}).to_parquet(tmp_path / f"{name}.parquet")
     (tmp_path / "people.yaml").write_text("{name: people, source: people.parquet, subject: person}")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PRIVACY_ASSETS_SECRET", "the same split in every run of the tests")
     return tmp_path
 
 

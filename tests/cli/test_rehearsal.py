@@ -1,4 +1,4 @@
-"""``privacy-assets run --rehearse``: settings are tried on the people in train, and nothing is remembered."""
+"""``privacy-assets run --rehearse``: settings are tried on the people in train, without attempts or records."""
 
 from __future__ import annotations
 
@@ -45,6 +45,7 @@ def visits(seed: int = 0) -> pd.DataFrame:
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working folder, with a table."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(SECRET_VARIABLE, "the same split in every run of the tests")
     visits().to_parquet("visits.parquet")
     written()
     return tmp_path
@@ -116,7 +117,10 @@ def test_nothing_is_written_and_no_attempt_is_counted(place: Path, command: Comm
 
 
 @pytest.mark.slow
-def test_the_first_rehearsal_creates_the_key_that_the_run_uses(place: Path, command: Command) -> None:
+def test_the_first_rehearsal_creates_the_key_that_the_run_uses(
+    place: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(SECRET_VARIABLE)
     first = run(command, *TRY, "--quiet")
     assert {path.name for path in (place / "home").rglob("*") if path.is_file() and path.name[0] != "."} == {
         "secret.key", "secret.check"
