@@ -28,7 +28,7 @@ from privacy_assets.report.words import clean, number, sentence
 from privacy_assets.stats.estimates import Estimate, MetricResult
 
 _LEAF = 100  # people per leaf of synthpop by default
-_LEAVES = (100, 200, 500, 1000)  # values to rehearse
+_LEAVES, _SHRINKAGES = (100, 200, 500, 1000), (30, 100)  # values to rehearse
 _FEW_COPIES = 0.1  # statistics of copies up to which the filter suffices
 MATCHED = 0.1  # minimum share of a column in the match of train and release that makes it a source of the leak
 _MEASURED = ("number", "date")  # roles of columns
@@ -68,18 +68,25 @@ class Known:
         return str((self.generator or {}).get("name", "")) if self.by_pipeline else ""
 
     @property
-    def leaf(self) -> int:
-        """Minimum number of people in a leaf of the pipeline's trees. 0: the generator is not ``synthpop``."""
+    def stronger(self) -> str:
+        """Options that rehearse larger values for the pipeline's trees, with leaves of at most half of train, or ""."""
         if self.name != _TREES:
-            return 0
-        stated = re.search(r"at least (\d+) training people", str((self.generator or {}).get("overfitting")))
-        return int(stated[1]) if stated else 1
+            return ""
+        most = self.size("train") // 2 or max(_LEAVES)
+        leaves = [leaf for leaf in _LEAVES if self.leaf < leaf <= most][:2]
+        shrinkages = [value for value in _SHRINKAGES if self._stated(r"shrinkage of (\S+)") < value]
+        tried = {"min_samples_leaf": leaves, "shrinkage": shrinkages}
+        return "".join(f" --try {name}={','.join(map(str, values))}" for name, values in tried.items() if values)
 
     @property
-    def larger(self) -> tuple[int, ...]:
-        """Larger minimum numbers of people in a leaf to rehearse, at most half of train."""
-        most = self.size("train") // 2 or max(_LEAVES)
-        return tuple(leaf for leaf in _LEAVES if 0 < self.leaf < leaf <= most)[:3]
+    def leaf(self) -> float:
+        """Minimum number of people in a leaf of the pipeline's trees. 0: none, or the generator is not ``synthpop``."""
+        return self._stated(r"at least (\d+) training people") if self.name == _TREES else 0
+
+    def _stated(self, pattern: str) -> float:
+        """Return the number that the generator's protection against over-fitting states. 0: none."""
+        stated = re.search(pattern, str((self.generator or {}).get("overfitting")))
+        return float(stated[1]) if stated else 0
 
     @property
     def filters(self) -> Mapping[str, Any]:
@@ -114,10 +121,10 @@ class Advice:
 
 
 _TREES, _NETWORK = "synthpop", "baynet"
-_LARGER_LEAVES = Action(
-    "Try larger leaves without publication: privacy-assets run TABLE --rehearse --try min_samples_leaf={larger}",
+_STRONGER_TREES = Action(
+    "Try larger leaves and more shrinkage without publication: privacy-assets run TABLE --rehearse{stronger}",
     "weaker dependencies between columns, which the rehearsal measures",
-    lambda known: bool(known.larger),
+    lambda known: bool(known.stronger),
 )
 _PIPELINE = Action(
     f"Let the pipeline make the table with a shipped generator (generator: {_TREES}): use privacy-assets run, Dagster"
@@ -147,7 +154,7 @@ ADVICE: dict[str, Advice] = {  # by cause
     "copied rows": Advice(
         "The table contains copies or near copies of training rows. Additional training rows would be copied, too.",
         (
-            _LARGER_LEAVES,
+            _STRONGER_TREES,
             Action(
                 "Remove the few copies (generator: {filter: memorization})",
                 "common combinations become slightly rarer",
@@ -160,7 +167,7 @@ ADVICE: dict[str, Advice] = {  # by cause
     "over-fitting": Advice(
         "The generator reproduces combinations of values of its training people more often than those of other people,"
         " although no whole rows are copied.",
-        (_LARGER_LEAVES, _ROUND, _PIPELINE, *_OTHER_GENERATOR),
+        (_STRONGER_TREES, _ROUND, _PIPELINE, *_OTHER_GENERATOR),
     ),
     "rare values": Advice("Unusual people are disclosed by their rare values, although no rows are copied.", (_DROP,)),
     "members avoided": Advice(
@@ -332,10 +339,10 @@ def _record(cause: str, limits: list[str], known: Known) -> dict[str, Any]:
 
 
 def _told(words: str, known: Known) -> str:
-    """Replace names in braces: ``fine`` columns, ``people`` by table, and ``larger`` leaves to try."""
+    """Replace names in braces: ``fine`` columns, ``people`` by table, and ``stronger`` settings to try."""
     people = ", ".join(f"{role} {number(known.people[role])}" for role in ("train", "holdout") if role in known.people)
     columns = ", ".join(safe_repr(name) for name in known.fine)
-    words = words.replace("{larger}", ",".join(map(str, known.larger)))
+    words = words.replace("{stronger}", known.stronger)
     return words.replace("{fine}", columns).replace("{people}", people or "the people in train and holdout")
 
 

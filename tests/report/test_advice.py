@@ -169,10 +169,13 @@ def asked(known: Known, key: str = "copies.copied_share", value: float = 0.08) -
 
 
 LEAVES, LARGER = (
-    f"Try larger leaves without publication: privacy-assets run TABLE --rehearse --try min_samples_leaf={leaves}"
-    for leaves in ("100,200,500", "200,500,1000")
+    f"Try larger leaves and more shrinkage without publication: privacy-assets run TABLE --rehearse --try {tried}"
+    for tried in ("min_samples_leaf=100,200 --try shrinkage=30,100", "min_samples_leaf=200,500 --try shrinkage=100")
 )
-HUNDRED = "every leaf contains at least 100 training people"
+HUNDRED, LARGEST = (
+    build_generator("synthpop", {"min_samples_leaf": leaf, "shrinkage": shrinkage}).overfitting_protection()
+    for leaf, shrinkage in ((100, 30), (1000, 100))
+)
 
 
 @pytest.mark.parametrize(
@@ -200,11 +203,13 @@ def test_what_was_followed_is_not_advised_again_and_another_generator_is_left(
     assert asked(known, value=value) == expected
 
 
-def test_leaves_to_try_are_larger_than_the_present_ones_and_at_most_half_of_train() -> None:
-    leaves = {people: replace(made_by("synthpop", overfitting=HUNDRED), people={"train": people}).larger
-              for people in (0, 300, 1000, 5000)}  # fmt: skip
-    assert leaves == {0: (200, 500, 1000), 300: (), 1000: (200, 500), 5000: (200, 500, 1000)}
-    assert made_by("baynet").larger == Known({"name": "synthpop"}).larger == ()
+def test_settings_to_try_are_larger_than_the_present_ones_and_leaves_at_most_half_of_train() -> None:
+    hundred = made_by("synthpop", overfitting=HUNDRED)
+    tried = {people: replace(hundred, people={"train": people}).stronger for people in (0, 300, 500, 5000)}
+    assert tried[0] == tried[5000] == " --try min_samples_leaf=200,500 --try shrinkage=100"
+    assert (tried[300], tried[500]) == (" --try shrinkage=100", " --try min_samples_leaf=200 --try shrinkage=100")
+    assert made_by("baynet").stronger == Known({"name": "synthpop"}).stronger == ""
+    assert made_by("synthpop", overfitting=LARGEST).stronger == ""
 
 
 def test_people_and_columns_are_named_so_that_a_followed_remedy_does_not_return() -> None:
@@ -338,8 +343,16 @@ def test_every_generator_tells_how_it_protects_its_rows(name):
 
 
 def test_the_protection_of_trees_and_networks_goes_by_their_settings():
-    leaf = [build_generator("synthpop", {"min_samples_leaf": n}).overfitting_protection() for n in (1, 5, 50)]
-    assert leaf == ["", *(f"every leaf contains at least {n} training people" for n in (5, 50))]
+    drawn = "leaves are drawn towards their parents, with a shrinkage of"
+    asked = (
+        {"min_samples_leaf": leaf, "shrinkage": shrinkage} for leaf, shrinkage in ((1, 0), (5, 0), (1, 2.5), (50, 30))
+    )
+    assert [build_generator("synthpop", settings).overfitting_protection() for settings in asked] == [
+        "",
+        "every leaf contains at least 5 training people",
+        f"{drawn} 2.5",
+        f"every leaf contains at least 50 training people; {drawn} 30",
+    ]
     assert "at most 3 parents" in build_generator("baynet", {"degree": 3}).overfitting_protection()
 
 

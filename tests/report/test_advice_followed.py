@@ -117,12 +117,12 @@ def pipeline(**settings: Any) -> Report:
 
 def followed(what: str, generator: dict[str, Any]) -> dict[str, Any] | None:
     """The generator of a remedy. None: a rehearsal, by which no setting passes with a margin."""
-    found = re.search(r"--rehearse --try (\w+)=([\d,]+)$", what)
+    found = re.findall(r" --try (\w+)=([\d,]+)", what)
     if not found:
         asked = settings_in(what)["generator"]
         asked = {"name": asked} if isinstance(asked, str) else asked
         return {**generator, **asked} if "name" not in asked else dict(asked)
-    tried = {found[1]: [int(value) for value in found[2].split(",")]}
+    tried = {name: [int(value) for value in values.split(",")] for name, values in found}
     with opened({"generator": generator}) as (table, deployment):
         rehearsed = rehearse(variants(table, tried), deployment, silent, lambda _: nullcontext("cpu"))
         passed = next((one for one in rehearsed if one.margin), None)
