@@ -43,6 +43,7 @@ from resources.local import RESOURCES
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 POLICY, STATISTICS = ROOT / "docs" / "policy.md", ROOT / "docs" / "statistics.md"
+PAPERS = ROOT / "docs" / "papers.md"
 REPORTS = sorted((ROOT / "benchmarks" / "results").glob("*.md"))
 PAGES = [
     *sorted(ROOT.glob("*.md")),
@@ -142,6 +143,48 @@ def test_the_commands_of_the_pages_run(
         assert main([*given, *more]) == status
     assert all((folder / name).stat().st_size for name in written)
     assert words in "".join(capsys.readouterr())
+
+
+def commands_of_the_papers() -> list[list[str]]:
+    """Return the commands of docs/papers.md, without programs of benchmarks, whose options another test checks.
+
+    A cell in the column "run" continues the command of the page's first block that starts with the same word.
+    """
+    first = {given[1]: given[1:] for given in commands(PAPERS)}
+    found, column = dict.fromkeys(shlex.join(given) for given in first.values()), None
+    for line in PAPERS.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)]
+        if "run" in cells:
+            column = cells.index("run")
+        elif len(cells) == 1:
+            column = None
+        elif column is not None and not cells[column].startswith("-"):
+            spans = re.findall(r"`([^`]+)`", cells[column])
+            assert spans, f"no command: {line[:60]}"
+            for name, *more in map(shlex.split, spans):
+                if name != "python":
+                    found.setdefault(shlex.join([*first[name], *more]))
+    return [shlex.split(command) for command in found]
+
+
+@pytest.mark.parametrize("given", commands_of_the_papers(), ids=shlex.join)
+def test_the_commands_of_the_papers_run(given: list[str], folder: Path) -> None:
+    """Options that make a command quick come first, so that those of the page take precedence."""
+    (folder / "examples").symlink_to(ROOT / "examples")
+    encoder = yaml.safe_load(blocks(PAPERS, "yaml")[0])
+    encoder["embedder"]["max_epochs"] = 2
+    (folder / "encoder.yaml").write_text(yaml.safe_dump(encoder))
+    people = yaml.safe_load((folder / "people.yaml").read_text())
+    (folder / "people.yaml").write_text(yaml.safe_dump({**people, "evaluation": {"metrics": ["dcr"]}}))
+    small = {
+        "evaluate": ["--device=cpu"] + ([] if "--policy" in given else ["--metrics=dcr", "--no-embedder"]),
+        "leak-study": SMALL_STUDY[: 2 if "--overfit" in given else None],
+        "audit": [*SMALL_AUDIT, "--attack-set=epochs=2"] if "attention" in given else SMALL_AUDIT,
+        "run": [],
+    }[given[0]]
+    small = [*small, *(["--set=epochs=2"] if "--overfit" in given else [])]
+    undecided = (0, 3) if given[0] in ("evaluate", "run") else (0,)  # 150 people may not suffice
+    assert main([given[0], *small, *given[1:]]) in undecided
 
 
 def test_the_benchmarks_of_the_pages_exist_with_their_options(
