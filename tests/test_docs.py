@@ -150,8 +150,9 @@ def commands_of_the_papers() -> list[list[str]]:
 
     A cell in the column "run" continues the command of the page's first block that starts with the same word.
     """
-    first = {given[1]: given[1:] for given in commands(PAPERS)}
-    found, column = dict.fromkeys(shlex.join(given) for given in first.values()), None
+    whole = [given[1:] for given in commands(PAPERS)]
+    first = {given[0]: given for given in reversed(whole)}
+    found, column = dict.fromkeys(map(shlex.join, whole)), None
     for line in PAPERS.read_text(encoding="utf-8").splitlines():
         cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)]
         if "run" in cells:
@@ -287,6 +288,14 @@ def _limit(limit: Limit) -> str:
 
 def test_the_default_limits_are_those_of_the_registry() -> None:
     expect_part(POLICY, "limits", limits_text())
+
+
+def test_the_limits_of_the_papers_are_those_of_their_policy() -> None:
+    rows = [
+        line.split(" | ")[:2] for line in PAPERS.read_text(encoding="utf-8").splitlines() if re.match(r"\| `", line)
+    ]
+    limits = load_policy(ROOT / "examples" / "policies" / "papers-pipeline.yaml").limits
+    assert rows == [[f"| `{limit.statistic}`", f"{_limit(limit)}, {limit.bound}"] for limit in limits]
 
 
 def expect_part(page: Path, part: str, expected: str) -> None:
