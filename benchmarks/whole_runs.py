@@ -49,7 +49,7 @@ def measured(spec: dict[str, Any], folder: Path) -> dict[str, Any]:
     out = folder / "report"
     status, _ = attempted(spec, folder, "--out", str(out))
     report = json.loads((out / "report.json").read_text())
-    broken = [entry["limit"] for entry in report["limits"] if entry["status"] != "pass"]
+    broken = [entry["statistic"] for entry in report["limits"] if entry["status"] != "pass"]
     return {"status": status, "broken": broken}
 
 

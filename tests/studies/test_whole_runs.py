@@ -33,7 +33,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict, Sequence[str]]]:
         passed = spec["generator"].get("settings", {}).get("shrinkage") != 0
         out = Path(arguments[arguments.index("--out") + 1])
         out.mkdir(exist_ok=True)
-        limits = [{"limit": "a.b", "status": "pass"}, {"limit": "c.d", "status": "pass" if passed else "fail"}]
+        limits = [{"statistic": "a.b", "status": "pass"}, {"statistic": "c.d", "status": "pass" if passed else "fail"}]
         (out / "report.json").write_text(json.dumps({"limits": limits}))
         return int(not passed)
 
