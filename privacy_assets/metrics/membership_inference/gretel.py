@@ -172,7 +172,8 @@ class AttackGrid:
         self, counts: Histograms, member: np.ndarray, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return precision and accuracy of every attack (attacks,) for ``member`` bool (s,). NaN: unavailable."""
-        return self._attacks(*counts.sides(member) @ counts.rows, rng)
+        members, others = counts.sides(member) @ counts.rows
+        return self._attacks(members, others, rng)
 
     def _attacks(
         self, members: np.ndarray, others: np.ndarray, rng: np.random.Generator
