@@ -191,7 +191,7 @@ def test_rates_weights_and_points_against_a_naive_twin() -> None:
 
 @pytest.mark.parametrize("k", [1, 3])
 def test_gretels_own_score_against_a_naive_twin(k: int) -> None:
-    """Accuracy on train times entropy relative to its mean. All but one column are known, so nothing is drawn."""
+    """Accuracy on train times entropy relative to its mean. With all but one column known, there are no draws."""
     train, holdout, fresh = continuous(40, 0), continuous(40, 1), continuous(90, 2)
     frames = [frame.assign(constant="x", city=list("pqrs") * (len(frame) // 4) + ["p"] * (len(frame) % 4))
               for frame in (train, holdout, pd.concat([train[:20], fresh], ignore_index=True))]  # fmt: skip

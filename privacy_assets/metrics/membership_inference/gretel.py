@@ -8,7 +8,7 @@ Good or Very Good, depending on where they fall in the range. [...] The overall 
 the individual attack protection scores."
 
 Points are linear in the mean of precision and accuracy: 100 at 0.5, 0 at 0.8. One attack is graded by
-:func:`attack_grades`. Scores over many attacks or columns have five equal grades (:func:`grade`). Nothing is rounded.
+:func:`attack_grades`. Scores over many attacks or columns have five equal grades (:func:`grade`), without rounding.
 """
 
 from __future__ import annotations
