@@ -168,11 +168,12 @@ def evaluate(
         if tuned is not False:
             inputs = attach_embedder(inputs, fit_embedder(inputs, **tuned))
         limits = in_force.limits if in_force else ()
+        made = None
+        if made_by is not None:
+            protection = made_by.overfitting_protection()
+            made = {"name": made_by.name, "settings": made_by.settings(), "overfitting": protection}
+        inputs = inputs.with_settings(generator=made)
         results = without_shift(inputs, chosen, run_metrics(inputs, chosen, limits), limits)
-    made = None
-    if made_by is not None:
-        protection = made_by.overfitting_protection()
-        made = {"name": made_by.name, "settings": made_by.settings(), "overfitting": protection}
     return build_report(inputs, results, in_force, generator=made)
 
 

@@ -48,6 +48,8 @@ class EvaluationInputs:
         embedder: Contrastive encoder. None: embedded statistics are not measurable.
         earlier_releases: Stacked rows of all earlier releases, with some or all columns of the schema. None: there are
             none.
+        generator: Description of the generator's protections, see :func:`.data_privacy.protection_states`. None:
+            unknown.
         seed: Seed of :meth:`rng`.
         device: torch device name.
         progress: Receives progress messages.
@@ -61,6 +63,7 @@ class EvaluationInputs:
     generated: Mapping[str, Table] = field(default_factory=dict)
     embedder: Embedder | None = None
     earlier_releases: Table | None = None
+    generator: Mapping[str, Any] | None = None
     seed: int = 0
     device: str = "cpu"
     progress: Progress = silent

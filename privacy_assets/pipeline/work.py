@@ -362,6 +362,7 @@ def score(run: TableRun, name: str, values: Values) -> StepResult:
     inputs = inputs.with_settings(
         embedder=inputs.embedder if embeds else None,
         earlier_releases=stacked_releases(tables, inputs.schema) if tables else None,
+        generator=protection_of(snapshot),
         fingerprints=signed["inputs"],
         seed=table.spec.run.seed,
         device=run.device,
