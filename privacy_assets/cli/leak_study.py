@@ -5,6 +5,11 @@ the release is replaced by noisy training rows, and every metric evaluates the t
 generator is instead over-fitted to the training rows, until its loss on people it was not trained on is that many times
 its minimum.
 
+The paper's encoder (3 layers of 1,024, no limit on steps or rows) is the embedder of a policy with
+
+  extends: default
+  embedder: {{preset: paper}}
+
 Statistics that do not rise with the leak are not useful for these data. Do not share any of the files.
 
 in FOLDER:
@@ -55,6 +60,8 @@ def add_leak_study(commands: Commands) -> None:
     command.option("--generator", "generator to over-fit (default rvae)")
     command.common("--set")
     command.option("--metrics", "metrics, comma-separated (default: those that evaluate runs)", metavar="A,B")
+    policy = "policy whose settings of metrics and of the embedder are used (default: the defaults); its limits are not"
+    command.option("--policy", policy, metavar="FILE_OR_NAME")
     people = "maximum number of people to sample (default 30000)"
     command.option("--people", people, metavar="N", type=int, default=30_000)
     command.option(
@@ -82,13 +89,14 @@ def _leak_study(options: argparse.Namespace) -> int:
     from privacy_assets.metrics.registry import study_metrics
 
     _check(options)
-    metrics, _ = choose_metrics(options.metrics or study_metrics(), None)
-    embeds = not options.no_embedder and wants_embedder(metrics.values())
+    metrics, policy = choose_metrics(options.metrics or study_metrics(), options.policy)
+    tuned = False if options.no_embedder or not wants_embedder(metrics.values()) else policy.embedder
+    embeds = tuned is not False
     with leased(options, used=embeds or options.overfit is not None) as device, workers(options):
         inputs = _inputs(options, device)
         cases = list(_cases(options, inputs))
-        if embeds:
-            inputs = attach_embedder(inputs, fit_embedder(inputs))
+        if tuned is not False:
+            inputs = attach_embedder(inputs, fit_embedder(inputs, **tuned))
         title = f"Leak study of {Path(options.data).name}"
         axis = LEAK if options.overfit is None else RATIO
         points = leak_study(inputs, cases, metrics, options.out, title=title, axis=axis)

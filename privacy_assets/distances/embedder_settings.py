@@ -93,3 +93,8 @@ class Epoch:
     train_loss: float
     validation_loss: float | None
     validation_accuracy: float | None
+
+    @property
+    def monitored(self) -> float:
+        """Loss that decides on early stopping and on the weights that are kept."""
+        return self.train_loss if self.validation_loss is None else self.validation_loss

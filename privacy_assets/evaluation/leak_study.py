@@ -165,6 +165,7 @@ def leak_study(
     if folder is not None:
         fits = linear_fits(points)
         content = {
+            "embedder": None if inputs.embedder is None else to_jsonable(inputs.embedder.description),
             "points": [point.to_json() for point in points],
             "fits": [to_jsonable(asdict(line)) for line in fits],
         }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pandas as pd
@@ -210,6 +210,11 @@ def test_early_stopping_stops_and_keeps_the_best_weights(tmp_path):
     assert len(losses) == int(np.argmin(means)) + 1 + 4
     best = int(np.argmin(losses)) + 1
     assert best < len(losses)
+    found, kept = stopped.description, stopped.history[best - 1]
+    assert (found["epochs"], found["kept_epoch"]) == (len(losses), best)
+    figures = [found[name] for name in ("train_loss", "validation_loss", "validation_accuracy")]
+    assert figures == pytest.approx([kept.train_loss, kept.validation_loss, kept.validation_accuracy], abs=5e-5)
+    assert found["settings"] == asdict(settings) | {"dims": 10}
     cut = trained(noise, replace(settings, max_epochs=best))
     assert saved_bytes(stopped, tmp_path / "a")[1] == saved_bytes(cut, tmp_path / "b")[1]
 
@@ -290,6 +295,7 @@ def test_tables_of_every_shape(shape, tmp_path):
     assert np.abs(np.linalg.norm(points.astype(np.float64), axis=1) - 1).max() < 1e-6
     assert len(np.unique(points, axis=0)) > len(frame) / 4
     assert (embedder.history[0].validation_loss is None) == (len(frame) < 20)
+    assert (embedder.description["validation_accuracy"] is None) == (len(frame) < 20)
     embedder.save(tmp_path)
     assert Embedder.load(tmp_path).history == embedder.history
 
