@@ -56,9 +56,10 @@ def test_it_goes_on_and_takes_up_no_other_study(run: Callable[..., Said], tmp_pa
 
 
 @pytest.mark.slow
-def test_over_fitting_instead(run: Callable[..., Said], tmp_path: Path) -> None:
+def test_over_fitting_instead(run: Callable[..., Said], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("privacy_assets.generators.rvae._OVERFIT_EPOCHS", 5)
     small = ["--set=hidden_dims=[8]", "--set=latent=2", "--set=epochs=4", "--set=batch_size=50"]
-    assert "Not reached: 2 (ended at " in run("--subject=pid", "--overfit=1,2", *small).out
+    assert "Not reached: 2 (ended at " in run("--subject=pid", "--generator=rvae", "--overfit=1,2", *small).out
     found = json.loads((tmp_path / "out/leak_study.json").read_text())
     assert [point["wanted"] for point in found["points"]] == [1.0, 2.0] and found["points"][0]["x"] == 1.0
     assert "L/L*" in (tmp_path / "out/leak_study.html").read_text()
