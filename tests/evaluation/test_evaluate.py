@@ -162,7 +162,7 @@ PAPER = {"preset": "paper", "width": 8, "max_epochs": 3}
 
 
 def test_the_report_contains_the_training_of_the_embedder(tables: dict[str, pd.DataFrame], tmp_path: Path) -> None:
-    """The settings come from the policy, and the figures are those of the kept epoch."""
+    """The settings come from the policy, and the figures from the kept epoch."""
     rows = [tables.pop(role) for role in ("train", "holdout", "synthetic")]
     asked: dict[str, Any] = {"subject": "person", "metrics": ["dcr"], "device": "cpu"}
     policy = {"extends": "default", "embedder": PAPER}

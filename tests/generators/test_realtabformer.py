@@ -224,7 +224,7 @@ def test_the_worker_writes_what_its_trainers_log(tmp_path: Path, monkeypatch: py
     assert list(programs.read_history(tmp_path / programs.HISTORY)) == [*first, *second]
     recorder = worker["recording"]()(0, {}, [], [5.0, 6.0], 1.2)._build_tabular_trainer().callback
     stops = []
-    for loss in (4.0, 3.0, 3.5, 2.9, 3.47, 3.48):  # the least loss of both trainings is that of the second one
+    for loss in (4.0, 3.0, 3.5, 2.9, 3.47, 3.48):  # the second training has the least loss
         control = SimpleNamespace(should_training_stop=False)
         recorder.on_evaluate(None, None, control, {"eval_loss": loss})
         stops.append(control.should_training_stop)

@@ -13,7 +13,7 @@ from tests.generators.known import TRAIN
 
 @pytest.mark.parametrize(("epochs", "from_second"), [(60, False), (1, True)])
 def test_overfitting_goes_on_to_the_ratio_that_was_asked_for(epochs: int, from_second: bool, tmp_path: Path) -> None:
-    """L* is the least loss of both trainings: of the first one, or of the second one after a first of one epoch."""
+    """L* is the least loss of both trainings. After a first training of one epoch, the second one has it."""
     train = TRAIN.take(slice(120))
     chosen = {"hidden_dims": [64], "epochs": epochs, "batch_size": 30, "patience": 5, "latent": 8}
     first = [row["validation_loss"] for row in build_generator("rvae", chosen).fit(train, seed=0).history]

@@ -210,11 +210,11 @@ class SinglingOut(Metric):
         queries than ``n_queries`` mean that S allows hardly any more. A configuration without queries is not
         measurable.
 
-        ``risk_giomi`` and ``risk_giomi_embedded`` are for comparisons with the papers (:func:`giomi_risk`). Compared
-        with ``risk``, chance is the success on as many non-members, not the probability of each query; the interval
-        treats queries as independent, although several can match one person; and it belongs to the largest
-        configuration alone, so it does not cover the choice of the largest. The papers ask at most 2,000 queries per
-        configuration, by 1 and 3 to 12 columns.
+        ``risk_giomi`` and ``risk_giomi_embedded`` are for comparisons with the papers (:func:`giomi_risk`). They differ
+        from ``risk`` in three ways. Chance is the success on an equal number of non-members, not the probability of
+        each query. The interval treats queries as independent, although several can match one person. It belongs to
+        the largest configuration alone and ignores that this one was selected. The papers use at most 2,000 queries per
+        configuration, with 1 and 3 to 12 columns.
     """
 
     name: ClassVar[str] = "singling_out"
