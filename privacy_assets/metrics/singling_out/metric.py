@@ -28,7 +28,7 @@ from privacy_assets.metrics.singling_out.queries import (
 from privacy_assets.policy import Limit
 from privacy_assets.stats.estimates import Estimate, MetricResult, StatisticSpec
 from privacy_assets.stats.inference import PermutationResult, extend_to_null
-from privacy_assets.stats.intervals import excess_success, wilson
+from privacy_assets.stats.intervals import wilson
 from privacy_assets.stats.subjects import SETS, Subjects, random_sets
 from privacy_assets.tables.arrays import mapped_empty
 
@@ -146,7 +146,7 @@ def giomi_risk(in_train: np.ndarray, in_unseen: np.ndarray, members: int, others
     hits = exactly_one(members, in_train, size).sum(), exactly_one(others, in_unseen, size).sum()
     (train, *train_ends), (control, *control_ends) = (wilson(found, queries) for found in hits)
     errors = (np.ptp(train_ends) / 2, np.ptp(control_ends) / 2 * (1 - train) / (1 - control))
-    value, half = float(excess_success(train, control)), float(np.hypot(*errors)) / (1 - control)
+    value, half = (train - control) / (1 - control), float(np.hypot(*errors)) / (1 - control)
     return value, value - half, min(value + half, 1.0)
 
 
