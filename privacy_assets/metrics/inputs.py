@@ -292,7 +292,7 @@ class EvaluationInputs:
                 for part in ("tables", "generated")
             )
             subjects = {role: next(arrays) for role in facts["subjects"]}
-            embedder = None if facts["embedder"] is None else _StoredEmbedder(folder / _EMBEDDER, facts["embedder"])
+            embedder = None if facts["embedder"] is None else _StoredEmbedder(folder / _EMBEDDER, *facts["embedder"])
             schema = TableSchema.from_json(facts["schema"])
             inputs = cls(schema, tables, subjects, generated, cast("Embedder | None", embedder), seal=seal)
             return inputs.with_settings(
@@ -308,7 +308,7 @@ class EvaluationInputs:
             "schema": self.schema.to_json(),
             "encoder": self.encoder.to_json(),
             "subjects": list(self.subjects),
-            "embedder": None if self.embedder is None else self.embedder.fingerprint(),
+            "embedder": None if self.embedder is None else [self.embedder.fingerprint(), self.embedder.description],
             "notes": list(self.notes),
         }
         arrays: list[np.ndarray] = []
@@ -336,6 +336,7 @@ class _StoredEmbedder:
 
     folder: Location
     digest: str
+    description: Mapping[str, Any]
 
     @cached_property
     def _loaded(self) -> Embedder:

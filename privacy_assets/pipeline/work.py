@@ -407,6 +407,7 @@ def attest(run: TableRun, name: str, values: Values) -> StepResult:
         attempt=stated.attempt,
         fingerprints={"synthetic": signed["inputs"]["synthetic"]},
         generator={"name": table.generator_label or "unknown: an external table", **protection_of(snapshot)},
+        embedder=None if prepared.embedder is None else prepared.embedder.description,
         remembered=tuple(stated.remembered),
         notes=(people_note(table.spec.data.subject), *prepared.notes, *replaced_note(snapshot.replaced)),
         signed={"date": stated.made_at, "key": stated.keyid, "sha256": stated.sha256},

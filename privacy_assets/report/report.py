@@ -78,7 +78,8 @@ class Report:
         fingerprints: Publishable fingerprints: the synthetic table's content hash, and keyed or omitted ones of private
             tables. Fingerprints within ``results`` are not shown.
         versions: Versions of libraries.
-        embedder: Description of the embedder.
+        embedder: Settings of the embedder, number of epochs, and loss and accuracy of the kept weights, see
+            :attr:`.Embedder.description`. None: no embedder.
         attempt: Number of the publication attempt.
         remembered: Earlier failures of the same rows. If there are any, the verdict is "fail".
         signed: "date" of the signature, "key", and "sha256" of the signed file. None: not signed.
