@@ -178,7 +178,10 @@ class Memorization(Metric):
     )
     question = "copies"
     causes = Causes("copied rows")
-    protections = (ProtectionEvidence("memorization", ("exposed_excess",)),)
+    protections = (
+        ProtectionEvidence("memorization", ("exposed_excess",)),
+        ProtectionEvidence("alpha_m", ("exposed", "exposed_excess")),
+    )
     filter_comparison = FilterComparison(
         "exposed",
         "exposed rows",

@@ -279,6 +279,7 @@ def test_every_protection_is_told_with_its_settings_beside_statistics_that_there
         "memorization": ("on", "quantile 0.02, crowd 5, 1,200 of 12,000 rows removed"),
         "similarity": ("off", ""),
         "outliers": ("on", "neighbours 5, quantile 0.9, 400 of 12,000 rows removed"),
+        "alpha_m": ("off", ""),
         "over-fitting": ("on", "leaves of 50 rows"),
         "differential privacy": ("on", "epsilon 1.5, delta 0.00001, for one row, by Renyi; not covered: range of age"),
     }
