@@ -1,4 +1,4 @@
-"""Measure what each filter drops, and what attacks then find, on releases of known truth.
+"""Measure the dropped rows and the remaining leak of each filter, on releases of known truth.
 
     python -m benchmarks.filters adult.parquet --filters memorization,alpha_m --results filters.jsonl
     python -m benchmarks.filters --report filters.jsonl
@@ -74,7 +74,9 @@ def measured(real: Mapping[str, Table], pool: Table, name: str) -> dict[str, Any
     policy = default_policy(metrics)
     results = run_metrics(read_inputs(*frames, schema=schema), metrics, policy.limits)
     estimates = {
-        f"{key}.{one.name}": [one.value, one.low, one.high] for key, result in results.items() for one in result.estimates
+        f"{key}.{one.name}": [one.value, one.low, one.high]
+        for key, result in results.items()
+        for one in result.estimates
     }
     return {
         "dropped": dropped, "verdict": policy.judge(results).status,
