@@ -154,7 +154,7 @@ def _add_evaluate(commands: Commands) -> None:
     )
     command.option("--json", "write the results as JSON", metavar="OUT")
     command.option("--html", "write the report as one HTML file", metavar="OUT")
-    rows = "write alpha_m and distances of each synthetic row (metric memorization) as a private Parquet file"
+    rows = "write the scores of each synthetic row, such as alpha_m, as a private Parquet file"
     command.option("--row-scores", rows, metavar="OUT")
     command.common("--quiet")
     values = "print the private value, not only the position, in an error about a cell"
@@ -269,11 +269,13 @@ def _write(report: Report, json_out: str | None, html_out: str | None, rows_out:
     import pandas as pd
 
     from privacy_assets.infra.files import fix_of, put_atomic
+    from privacy_assets.metrics.registry import METRICS
     from privacy_assets.tables.writing import parquet_bytes
 
     rows = next((result.rows for result in report.results.values() if result.rows), None)
     if rows_out and rows is None:
-        raise ConfigError("--row-scores: no metric has scores of rows. Fix: add memorization to --metrics.")
+        add = " or ".join(name for name, metric in METRICS.items() if metric.scores_rows)
+        raise ConfigError(f"--row-scores: no metric has scores of rows. Fix: add {add} to --metrics.")
     try:
         if rows_out:
             put_atomic(Path(rows_out), parquet_bytes(pd.DataFrame(rows)))

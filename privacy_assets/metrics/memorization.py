@@ -192,6 +192,7 @@ class Memorization(Metric):
             log=True,
         ),
     )
+    scores_rows = True
     question = "copies"
     causes = Causes("copied rows")
     protections = (
