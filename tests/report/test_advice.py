@@ -314,8 +314,9 @@ def test_page_text_and_json_show_it():
         assert one.how.split(",")[0] in page and one.how.split(",")[0] in text
     assert "dcr. identical_excess 0.01 [-0.02, 0.04]" in page
     assert "Not measured." in page  # of memorization
-    assert [row["state"] for row in made.to_json()["privacy_configuration"]] == ["off", "on", "on", "on", "on"]
-    assert report().to_text().count("unknown") == 5
+    shown = [row["state"] for row in made.to_json()["privacy_configuration"]]
+    assert shown == ["off", "on", "on", "off", "on", "on"]
+    assert report().to_text().count("unknown") == 6
 
 
 def test_evaluate_knows_the_generator_that_it_is_told_and_no_more(monkeypatch):
