@@ -325,6 +325,8 @@ def events(
             yield _output("evaluation_inputs", inputs, {**rows, "sha256": shown.snapshot.sha256})
         case "score":
             metadata = {**score_metadata(shown.result, shown.outcomes), "seed": str(table.resolved.spec.run.seed)}
+            if shown.rows is not None:
+                metadata["scores of each row (private)"] = str(shown.rows)
             yield _output(task.name, values[task.name], metadata)
             yield from (limit_result(table.key(task.name), outcome) for outcome in shown.outcomes)
         case "attest":

@@ -67,7 +67,7 @@ def test_a_filtered_table_is_published_and_says_so(tmp_path: Path, instance: dg.
     assert before > 0.2 > report["metrics"]["memorization"]["estimates"]["exposed"]["value"]
     rows = {row["name"]: row for row in report["privacy_configuration"]}
     assert {name: row["state"] for name, row in rows.items()} == {
-        "similarity": "off", "memorization": "on", "outliers": "on", "over-fitting": "unknown",
+        "similarity": "off", "memorization": "on", "outliers": "on", "alpha_m": "off", "over-fitting": "unknown",
         "differential privacy": "unknown",
     }  # fmt: skip
     assert "quantile 0.8" in rows["outliers"]["how"] and f"{each[1]:,} of" in rows["outliers"]["how"]
