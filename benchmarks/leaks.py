@@ -10,8 +10,12 @@ leak replaces some of them, so the truth is known. Fresh rows with values that t
 because no generator produces foreign values. Two generators are evaluated as well, on tables without rare values, as in
 a pipeline. Each line states the share of training people with a unique row. Tables where this is less than half are
 reported separately, because a copy of a shared row discloses no person. All default metrics with limits are measured
-except controls and linkability, without an encoder. Each release is one line with every estimate and is measured once;
-the report evaluates it with the current default limits or a --policy.
+except controls, by default without an encoder. Each release is one line with every estimate and is measured once; the
+report evaluates it with the current default limits or a --policy. The releases that the limits of the papers refuse:
+
+    python -m benchmarks.leaks TABLES --results papers.jsonl --people 2000 --draws 1 --kinds "fresh rows" synthpop \\
+        --embedder --metrics dcr singling_out linkability attribute_inference membership_inference memorization
+    python -m benchmarks.leaks --report papers.jsonl --policy examples/policies/papers.yaml
 """
 
 from __future__ import annotations
@@ -31,13 +35,13 @@ import pandas as pd
 from benchmarks.copies import table_of
 from benchmarks.measured import cost
 from benchmarks.study import SEVERAL, append, limits_alone, lines, run_or_report, study_parser
-from privacy_assets.evaluation.evaluate import build_inputs, read_inputs, run_metrics
+from privacy_assets.evaluation.evaluate import attach_embedder, build_inputs, fit_embedder, read_inputs, run_metrics
 from privacy_assets.generators import build_generator
 from privacy_assets.generators.base import Generator
 from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.metrics.membership_inference.scores import build_population
 from privacy_assets.metrics.policies import default_policy, load_policy
-from privacy_assets.metrics.registry import build_metric
+from privacy_assets.metrics.registry import METRICS, build_metric
 from privacy_assets.policy import MIN_HOLDERS, Limit, Policy, Verdict
 from privacy_assets.report.answers import TITLES, answers
 from privacy_assets.stats.estimates import Estimate, MetricResult, to_jsonable
@@ -265,10 +269,18 @@ def generated(
 
 
 def measured(
-    frame: pd.DataFrame, whose: np.ndarray, people: int, kind: str, seed: int, metrics: Sequence[str] = MEASURED
+    frame: pd.DataFrame,
+    whose: np.ndarray,
+    people: int,
+    kind: str,
+    seed: int,
+    metrics: Sequence[str] = MEASURED,
+    embedder: bool = False,
 ) -> dict[str, Any]:
-    """Return every estimate of one release, and CPU seconds."""
+    """Return every estimate of one release, with an encoder if ``embedder`` is True, and CPU seconds."""
     inputs = released(frame, whose, people, kind, seed, {**LEAKS, **UNSEEN})
+    if embedder:
+        inputs = attach_embedder(inputs, fit_embedder(inputs))
     return {"own": with_own_row(inputs), **measured_on(inputs, metrics)}
 
 
@@ -351,7 +363,7 @@ def run(options: argparse.Namespace) -> None:
                         continue
                     told = {"table": table, "people": people, "kind": kind, "seed": seed}
                     held.add(tuple(told.values()))
-                    line = {**told, **measured(frame, whose, people, kind, seed, options.metrics)}
+                    line = {**told, **measured(frame, whose, people, kind, seed, options.metrics, options.embedder)}
                     append(options.results, line)
                     verdict = judged(line, policy).status
                     sys.stderr.write(f"{', '.join(map(str, told.values()))}: {verdict}\n")
@@ -491,7 +503,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--missing", type=float, default=0.0, help="share of the cells that is blanked in every column")
     parser.add_argument("--draws", type=int, default=4, help="splits and releases of each table and kind")
     parser.add_argument("--kinds", nargs="+", choices=[*HARMLESS, *LEAKS, *UNSEEN], help="these alone")
-    parser.add_argument("--metrics", nargs="+", choices=MEASURED, default=MEASURED, help="these alone")
+    parser.add_argument("--metrics", nargs="+", choices=METRICS, default=MEASURED, help="these alone")
+    parser.add_argument("--embedder", action="store_true", help="train an encoder for the embedded statistics")
     parser.add_argument("--unseen", action="store_true", help="add the kinds not used in development")
     parser.add_argument(
         "--between", type=float, nargs=2, default=(0, math.inf), help="range of people in train to report"

@@ -43,6 +43,7 @@ from resources.local import RESOURCES
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 POLICY, STATISTICS = ROOT / "docs" / "policy.md", ROOT / "docs" / "statistics.md"
+PAPERS = ROOT / "docs" / "papers.md"
 REPORTS = sorted((ROOT / "benchmarks" / "results").glob("*.md"))
 PAGES = [
     *sorted(ROOT.glob("*.md")),
@@ -142,6 +143,51 @@ def test_the_commands_of_the_pages_run(
         assert main([*given, *more]) == status
     assert all((folder / name).stat().st_size for name in written)
     assert words in "".join(capsys.readouterr())
+
+
+def commands_of_the_papers() -> list[list[str]]:
+    """Return the commands of docs/papers.md, without programs of benchmarks, whose options another test checks.
+
+    A cell in the column "run" continues the command of the page's first block that starts with the same word.
+    """
+    whole = [given[1:] for given in commands(PAPERS)]
+    first = {given[0]: given for given in reversed(whole)}
+    found, column = dict.fromkeys(map(shlex.join, whole)), None
+    for line in PAPERS.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)]
+        if "run" in cells:
+            column = cells.index("run")
+        elif len(cells) == 1:
+            column = None
+        elif column is not None and not cells[column].startswith("-"):
+            spans = re.findall(r"`([^`]+)`", cells[column])
+            assert spans, f"no command: {line[:60]}"
+            for name, *more in map(shlex.split, spans):
+                if name != "python":
+                    found.setdefault(shlex.join([*first[name], *more]))
+    return [shlex.split(command) for command in found]
+
+
+@pytest.mark.parametrize("given", commands_of_the_papers(), ids=shlex.join)
+def test_the_commands_of_the_papers_run(given: list[str], folder: Path) -> None:
+    """Options that make a command quick come first, so that others of the page take precedence; sizes come last."""
+    (folder / "examples" / "policies").mkdir(parents=True)
+    for path in (ROOT / "examples" / "policies").iterdir():
+        policy = yaml.safe_load(path.read_text())
+        quick = {**policy, "embedder": {**policy.get("embedder", {}), "max_epochs": 2}}
+        (folder / "examples" / "policies" / path.name).write_text(yaml.safe_dump(quick))
+    people = yaml.safe_load((folder / "people.yaml").read_text())
+    (folder / "people.yaml").write_text(yaml.safe_dump({**people, "evaluation": {"metrics": ["dcr"]}}))
+    small = {
+        "evaluate": ["--device=cpu"] + ([] if "--policy" in given else ["--metrics=dcr", "--no-embedder"]),
+        "leak-study": SMALL_STUDY[: 2 if "--overfit" in given else None],
+        "audit": ["--attack-set=epochs=2"] if "attention" in given else [],
+        "run": [],
+    }[given[0]]
+    small = [*small, *(["--set=epochs=2"] if "--overfit" in given else [])]
+    undecided = (0, 3) if given[0] in ("evaluate", "run") else (0,)  # 150 people may not suffice
+    sizes = SMALL_AUDIT if given[0] == "audit" else []
+    assert main([given[0], *small, *given[1:], *sizes]) in undecided
 
 
 def test_the_benchmarks_of_the_pages_exist_with_their_options(
@@ -244,6 +290,14 @@ def _limit(limit: Limit) -> str:
 
 def test_the_default_limits_are_those_of_the_registry() -> None:
     expect_part(POLICY, "limits", limits_text())
+
+
+def test_the_limits_of_the_papers_are_those_of_their_policy() -> None:
+    rows = [
+        line.split(" | ")[:2] for line in PAPERS.read_text(encoding="utf-8").splitlines() if re.match(r"\| `", line)
+    ]
+    limits = load_policy(ROOT / "examples" / "policies" / "papers-pipeline.yaml").limits
+    assert rows == [[f"| `{limit.statistic}`", f"{_limit(limit)}, {limit.bound}"] for limit in limits]
 
 
 def expect_part(page: Path, part: str, expected: str) -> None:
