@@ -44,8 +44,9 @@ SHOWN = {
     "memorization.exposed": "memorized",
 }  # fmt: skip
 PALACIOS = {
-    "singling_out.risk": "SO", "singling_out.risk_max": "SO, largest", "singling_out.risk_embedded": "SO+CL",
-    "dcr.privacy_score": "DCR", "dcr.privacy_score_embedded": "DCR+CL", "linkability.risk": "linkability",
+    "singling_out.risk_giomi": "SO", "singling_out.risk_giomi_embedded": "SO + CL", "singling_out.risk": "our SO",
+    "singling_out.risk_embedded": "our SO + CL",
+    "dcr.privacy_score": "DCR", "dcr.privacy_score_embedded": "DCR + CL", "linkability.risk": "linkability",
     "attribute_inference.risk": "inference",
 }  # fmt: skip
 MEASURED = ("dcr", "singling_out", "linkability", "attribute_inference")  # each including its embedded statistics

@@ -49,7 +49,7 @@ def measured(spec: dict[str, Any], folder: Path) -> dict[str, Any]:
     out = folder / "report"
     status, _ = attempted(spec, folder, "--out", str(out))
     report = json.loads((out / "report.json").read_text())
-    broken = [entry["limit"] for entry in report["limits"] if entry["status"] != "pass"]
+    broken = [entry["statistic"] for entry in report["limits"] if entry["status"] != "pass"]
     return {"status": status, "broken": broken}
 
 
@@ -61,7 +61,7 @@ def of_table(source: Path, secret: int, options: argparse.Namespace) -> dict[str
         rows = pd.read_parquet(source)
         rows.to_csv(folder / "rows.csv", index=False)
         chosen = yaml.safe_load(f"{{{', '.join(options.generator).replace('=', ': ')}}}")
-        generator = {"name": "synthpop", **chosen}
+        generator = {"name": "synthpop", "settings": chosen}
         subject = PERSON if PERSON in rows else {"each_row": True}
         data = {"source": str(folder / "rows.csv"), "subject": subject}
         spec = {"name": source.stem, "data": data, "generator": generator}

@@ -3,7 +3,13 @@
 The people of --data are split into training, control and release. For every fraction and every noise, that fraction of
 the release is replaced by noisy training rows, and every metric evaluates the table (Palacios 4.2). With --overfit, a
 generator is instead over-fitted to the training rows, until its loss on people it was not trained on is that many times
-its minimum.
+its minimum. The paper's generator is used if its library is installed, or --set python=rtf/bin/python names its
+environment, otherwise rvae.
+
+The paper's encoder (3 layers of 1,024, no limit on steps or rows) is the embedder of a policy with
+
+  extends: default
+  embedder: {{preset: paper}}
 
 Statistics that do not rise with the leak are not useful for these data. Do not share any of the files.
 
@@ -35,6 +41,7 @@ if TYPE_CHECKING:
 
 _SHARES = {"train": 1 / 3, "holdout": 1 / 3, "reference": 1 / 3}  # reference: rows of the release
 _SMALLEST = 20
+_PEOPLE, _OVERFIT_PEOPLE = 30_000, 3_000  # a generator over-fits to a small table sooner
 
 
 def add_leak_study(commands: Commands) -> None:
@@ -52,11 +59,13 @@ def add_leak_study(commands: Commands) -> None:
     command.option("--noise", noise, metavar="A,B", type=_numbers)
     ratios = "over-fit a generator to these loss ratios (1 to 2) instead of leaking rows"
     command.option("--overfit", ratios, metavar="A,B", type=_numbers)
-    command.option("--generator", "generator to over-fit (default rvae)")
+    command.option("--generator", "generator to over-fit: realtabformer, the paper's (default if installed), or rvae")
     command.common("--set")
     command.option("--metrics", "metrics, comma-separated (default: those that evaluate runs)", metavar="A,B")
-    people = "maximum number of people to sample (default 30000)"
-    command.option("--people", people, metavar="N", type=int, default=30_000)
+    policy = "policy whose settings of metrics and of the embedder are used (default: the defaults); its limits are not"
+    command.option("--policy", policy, metavar="FILE_OR_NAME")
+    people = "maximum number of people to sample (default 30000, with --overfit 3000)"
+    command.option("--people", people, metavar="N", type=int)
     command.option(
         "--no-embedder", "leave out the embedded statistics, so that no embedder is trained", action="store_true"
     )
@@ -82,13 +91,14 @@ def _leak_study(options: argparse.Namespace) -> int:
     from privacy_assets.metrics.registry import study_metrics
 
     _check(options)
-    metrics, _ = choose_metrics(options.metrics or study_metrics(), None)
-    embeds = not options.no_embedder and wants_embedder(metrics.values())
+    metrics, policy = choose_metrics(options.metrics or study_metrics(), options.policy)
+    tuned = False if options.no_embedder or not wants_embedder(metrics.values()) else policy.embedder
+    embeds = tuned is not False
     with leased(options, used=embeds or options.overfit is not None) as device, workers(options):
         inputs = _inputs(options, device)
         cases = list(_cases(options, inputs))
-        if embeds:
-            inputs = attach_embedder(inputs, fit_embedder(inputs))
+        if tuned is not False:
+            inputs = attach_embedder(inputs, fit_embedder(inputs, **tuned))
         title = f"Leak study of {Path(options.data).name}"
         axis = LEAK if options.overfit is None else RATIO
         points = leak_study(inputs, cases, metrics, options.out, title=title, axis=axis)
@@ -97,6 +107,8 @@ def _leak_study(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> None:
+    if options.people is None:
+        options.people = _PEOPLE if options.overfit is None else _OVERFIT_PEOPLE
     if options.seed < 0 or options.people < 3:
         raise ConfigError("--seed must be at least 0, and --people at least 3.")
     if options.overfit is None and (options.generator or options.set):
@@ -141,7 +153,7 @@ def _cases(options: argparse.Namespace, inputs: EvaluationInputs) -> Iterable[St
             noises=every_noise(options.noise or (0.0, 0.05)), seed=options.seed,
         )  # fmt: skip
     return overfit_cases(
-        inputs.train, len(inputs.synthetic), generator=options.generator or "rvae",
+        inputs.train, len(inputs.synthetic), generator=options.generator,
         settings=settings(options.set), ratios=options.overfit, people=inputs.subjects.get("train"), seed=options.seed,
         device=inputs.device, progress=inputs.progress,
     )  # fmt: skip

@@ -154,6 +154,8 @@ def _add_evaluate(commands: Commands) -> None:
     )
     command.option("--json", "write the results as JSON", metavar="OUT")
     command.option("--html", "write the report as one HTML file", metavar="OUT")
+    rows = "write the scores of each synthetic row, such as alpha_m, as a private Parquet file"
+    command.option("--row-scores", rows, metavar="OUT")
     command.common("--quiet")
     values = "print the private value, not only the position, in an error about a cell"
     command.option("--show-values", values, action="store_true")
@@ -209,7 +211,7 @@ def _look_for_tables(options: argparse.Namespace) -> None:
 def _evaluate(options: argparse.Namespace) -> int:
     from privacy_assets.evaluation.evaluate import evaluate
 
-    check_out(options.json, options.html)
+    check_out(options.json, options.html, options.row_scores)
     with workers(options), leased(options, used=not options.no_embedder) as device:
         report = evaluate(
             options.train,
@@ -228,7 +230,7 @@ def _evaluate(options: argparse.Namespace) -> int:
             device=device,
             progress=options.progress,
         )
-    _write(report, options.json, options.html)
+    _write(report, options.json, options.html, options.row_scores)
     if options.json != "-":
         say(report.to_text())
     return STATUSES[report.verdict]
@@ -263,10 +265,20 @@ def _offending(options: argparse.Namespace, error: PrivacyAssetsError) -> str:
     return ""
 
 
-def _write(report: Report, json_out: str | None, html_out: str | None) -> None:
-    from privacy_assets.infra.files import fix_of, put_atomic
+def _write(report: Report, json_out: str | None, html_out: str | None, rows_out: str | None) -> None:
+    import pandas as pd
 
+    from privacy_assets.infra.files import fix_of, put_atomic
+    from privacy_assets.metrics.registry import METRICS
+    from privacy_assets.tables.writing import parquet_bytes
+
+    rows = next((result.rows for result in report.results.values() if result.rows), None)
+    if rows_out and rows is None:
+        add = " or ".join(name for name, metric in METRICS.items() if metric.scores_rows)
+        raise ConfigError(f"--row-scores: no metric has scores of rows. Fix: add {add} to --metrics.")
     try:
+        if rows_out:
+            put_atomic(Path(rows_out), parquet_bytes(pd.DataFrame(rows)))
         if json_out:
             write_json(json_out, report.to_json())
         if html_out:

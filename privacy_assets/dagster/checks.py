@@ -186,7 +186,8 @@ def build_privacy_checks(
         drop: Columns to ignore.
         new_values: Columns in which new values are allowed, with a reason each.
         allowed_values: Values allowed in a column in addition to the real ones.
-        embedder: If False, no embedder is trained, and statistics that need it are not measured.
+        embedder: If False, no embedder is trained, and statistics that need it are not measured. Settings of the
+            embedder belong to ``policy``, as in :func:`~privacy_assets.evaluate`.
         seed: Seed of all random draws.
         blocking: If True, a failed check stops the assets downstream of ``synthetic`` in the same run.
         gpu_tags: Op tags of the step if it requires the resource ``gpu``. None: none.
@@ -204,7 +205,7 @@ def build_privacy_checks(
     keys = {role: dg.AssetKey.from_coercible_or_definition(key) for role, key in given.items() if key is not None}
     if len(set(keys.values())) != len(keys):
         raise ConfigError("privacy checks: train, holdout, reference and synthetic must be different assets.")
-    tuned = in_force.embedder if embedder and wants_embedder(chosen.values()) else False
+    tuned = in_force.embedder if embedder is not False and wants_embedder(chosen.values()) else False
     embeds = tuned is not False
     on_device = embeds or any(metric.uses_device for metric in chosen.values())
     tags = resolve_tags(gpu_tags, "privacy checks")

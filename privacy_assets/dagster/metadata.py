@@ -120,7 +120,7 @@ def score_metadata(result: MetricResult, outcomes: Sequence[LimitOutcome]) -> di
 
 
 def report_metadata(report: Report) -> dict[str, Any]:
-    """Return the verdict, the limits (failed ones first), the report as text, and counts to plot.
+    """Return the verdict, the limits (failed ones first), the report as text, Gretel's scores, and counts to plot.
 
     An exclamation mark is a limit that holds but cannot fail on this table.
 
@@ -143,6 +143,8 @@ def report_metadata(report: Report) -> dict[str, Any]:
         "verdict": verdict_line(report),
         "limits": dg.MetadataValue.table(records),
         "report": dg.MetadataValue.md(f"```text\n{report.to_text()}\n```"),
+        "Gretel's grades": ", ".join(f"{name}: {level}" for name, _, level in report.gretel_scores),
+        **_plotted({name: score for name, score, _ in report.gretel_scores}),
         **{f"limits: {LABELS[one]}": sum(x.status == one for x in outcomes) for one in reversed(WORST_FIRST)},
     }
 
@@ -323,6 +325,8 @@ def events(
             yield _output("evaluation_inputs", inputs, {**rows, "sha256": shown.snapshot.sha256})
         case "score":
             metadata = {**score_metadata(shown.result, shown.outcomes), "seed": str(table.resolved.spec.run.seed)}
+            if shown.rows is not None:
+                metadata["scores of each row (private)"] = str(shown.rows)
             yield _output(task.name, values[task.name], metadata)
             yield from (limit_result(table.key(task.name), outcome) for outcome in shown.outcomes)
         case "attest":

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _BLOCK = 2048  # rows per pass through the network
 _WEIGHTS, _FACTS = "network.safetensors", "embedder.json"
+_FIGURES = ("train_loss", "validation_loss", "validation_accuracy")
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +63,18 @@ class Embedder:
     def dims(self) -> int:
         """Dimension of the embedding."""
         return self.settings.dims_for(len(self.schema.columns))
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """Settings and training for reports, as plain values.
+
+        "epochs" is the number of epochs, "kept_epoch" the one with the lowest monitored loss, whose weights are kept,
+        and "train_loss", "validation_loss" and "validation_accuracy" are its figures, see :class:`.Epoch`.
+        """
+        kept = min(reversed(self.history), key=lambda epoch: epoch.monitored)  # the last of equal ones, as in training
+        figures = {name: None if (value := getattr(kept, name)) is None else round(value, 4) for name in _FIGURES}
+        settings = {**asdict(self.settings), "dims": self.dims}
+        return {"settings": settings, "epochs": len(self.history), "kept_epoch": kept.epoch, **figures}
 
     def embed(self, table: Table, device: str = "cpu") -> np.ndarray:
         """Embed a table: float32 (n, dims), each row of Euclidean length 1.

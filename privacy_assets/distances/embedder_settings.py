@@ -19,15 +19,14 @@ _PRESETS: dict[str, dict[str, int | None]] = {  # units per layer, maximum steps
 class EmbedderSettings:
     """Architecture and training of the embedder.
 
-    The defaults follow Palacios 5.2 except for width, steps, rows and dims; benchmarks/results/embedder.md shows that
-    they suffice. Training stops after ``max_steps`` or ``max_epochs``, or by early stopping.
+    The defaults follow Palacios 5.2 except for width, steps and rows; benchmarks/results/embedder.md shows that they
+    suffice. Training stops after ``max_steps`` or ``max_epochs``, or by early stopping.
 
     Attributes:
         preset: "default": 3 x 256 units, trained on at most ``max_rows`` randomly drawn rows for at most ``max_steps``
             steps. "paper": 3 x 1024 units, all rows, no limit on steps.
         width: Units per layer. None: from the preset.
-        dims: Dimension of the embedding. None: 10, 20 or 30 for fewer than 40, fewer than 140, or more columns (the
-            paper uses 15, 97 and 193).
+        dims: Dimension of the embedding. None: see :meth:`dims_for`.
         dropout: Share of dropped units.
         temperature: Temperature of the similarities.
         batch_size: Rows per step.
@@ -69,8 +68,14 @@ class EmbedderSettings:
                 object.__setattr__(self, name, value)
 
     def dims_for(self, columns: int) -> int:
-        """Return the dimension of the embedding of a table with this number of columns."""
-        return self.dims or (10 if columns < 40 else 20 if columns < 140 else 30)
+        """Return the dimension of the embedding of a table with this number of columns.
+
+        The default is the largest multiple of 10 below the number of columns, at least 10 and at most 30. It gives the
+        dimensions of the paper: 10, 20 and 30 for 15 (Adult), 28 (Texas) and 37 columns (Census) (Palacios 5.1, 5.2).
+        The paper compares dimensions below the number of columns (appendix C), states no rule, and has no table with
+        more columns.
+        """
+        return self.dims or 10 * min(max((columns - 1) // 10, 1), 3)
 
 
 @dataclass(frozen=True)
@@ -88,3 +93,8 @@ class Epoch:
     train_loss: float
     validation_loss: float | None
     validation_accuracy: float | None
+
+    @property
+    def monitored(self) -> float:
+        """Loss that decides on early stopping and on the weights that are kept."""
+        return self.train_loss if self.validation_loss is None else self.validation_loss

@@ -186,7 +186,7 @@ class Trainer:
             while len(history) < self.settings.max_epochs and waited < self.settings.patience and self._left() > 0:
                 epoch = self._epoch(len(history) + 1)
                 history.append(epoch)
-                monitored.append(epoch.train_loss if epoch.validation_loss is None else epoch.validation_loss)
+                monitored.append(epoch.monitored)
                 if monitored[-1] <= min(monitored):
                     best_weights = copy.deepcopy(self.network.state_dict())
                 mean = sum(monitored[-self.settings.window :]) / len(monitored[-self.settings.window :])

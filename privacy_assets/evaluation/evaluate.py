@@ -115,7 +115,8 @@ def evaluate(
         generator: Generator of ``synthetic``, for metrics that attack it: a registered name, a mapping of ``name`` and
             ``settings``, or a function.
         embedder: If False, no embedder is trained, and statistics that need it are reported as missing. Without a
-            ``policy``, the verdict is then one of a part of the default policy.
+            ``policy``, the verdict is then one of a part of the default policy. Settings of the embedder belong to
+            ``policy``: ``{"extends": "default", "embedder": {"preset": "paper"}}`` selects the encoder of Palacios 5.2.
         seed: Non-negative seed of all random draws.
         device: Torch device; "auto" selects an accelerator if there is one.
         progress: Called with messages. None: bars on a terminal or in a notebook.
@@ -128,7 +129,7 @@ def evaluate(
         ConfigError: If a setting is invalid.
         MissingPackage: If the embedder needs torch and it is not installed.
     """
-    if not isinstance(embedder, bool) or not (progress is None or callable(progress)):
+    if not isinstance(embedder, bool | Mapping) or not (progress is None or callable(progress)):
         raise ConfigError("embedder must be true or false, and progress a function that takes a string.")
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise ConfigError("seed must be an integer of at least 0.")
@@ -147,7 +148,8 @@ def evaluate(
     if made_by is not None and not any(metric.attacks_generator for metric in chosen.values()):
         add = " or ".join(name for name, metric in METRICS.items() if metric.attacks_generator)
         raise ConfigError(f"a generator was passed, but no metric attacks it. Fix: add {add} to the metrics.")
-    tuned = (in_force.embedder if in_force else {}) if embedder and wants_embedder(chosen.values()) else False
+    wanted = embedder is not False and wants_embedder(chosen.values())
+    tuned = (in_force.embedder if in_force else {}) if wanted else False
     if tuned is not False:
         require_torch()
     with watched(otherwise=silent) if progress is None else nullcontext(progress) as report:
@@ -168,11 +170,12 @@ def evaluate(
         if tuned is not False:
             inputs = attach_embedder(inputs, fit_embedder(inputs, **tuned))
         limits = in_force.limits if in_force else ()
+        made = None
+        if made_by is not None:
+            protection = made_by.overfitting_protection()
+            made = {"name": made_by.name, "settings": made_by.settings(), "overfitting": protection}
+        inputs = inputs.with_settings(generator=made)
         results = without_shift(inputs, chosen, run_metrics(inputs, chosen, limits), limits)
-    made = None
-    if made_by is not None:
-        protection = made_by.overfitting_protection()
-        made = {"name": made_by.name, "settings": made_by.settings(), "overfitting": protection}
     return build_report(inputs, results, in_force, generator=made)
 
 
@@ -207,6 +210,7 @@ def build_report(
         tables=sizes_of(inputs),
         seed=inputs.seed,
         generator=generator,
+        embedder=None if inputs.embedder is None else inputs.embedder.description,
         fingerprints={"synthetic": inputs.fingerprints["synthetic"]},
         notes=inputs.notes,
     )
@@ -460,7 +464,14 @@ def fit_embedder(inputs: EvaluationInputs, **settings: Any) -> Embedder:
     real = [inputs.tables[role] for role in REAL_ROLES if role in inputs.tables]
     chosen = EmbedderSettings(**settings)
     inputs.progress("training the embedder")
-    return train_embedder(real, inputs.schema, chosen, seed=inputs.seed, device=inputs.device, progress=inputs.progress)
+    embedder = train_embedder(
+        real, inputs.schema, chosen, seed=inputs.seed, device=inputs.device, progress=inputs.progress
+    )
+    found = embedder.description
+    loss, accuracy = found["validation_loss"], found["validation_accuracy"]
+    learned = "no validation rows" if loss is None else f"validation loss {loss:.4g}, accuracy {accuracy:.4g}"
+    inputs.progress(f"the embedder was trained for {found['epochs']} epochs: {learned}")
+    return embedder
 
 
 def run_metrics(

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -165,6 +166,7 @@ def leak_study(
     if folder is not None:
         fits = linear_fits(points)
         content = {
+            "embedder": None if inputs.embedder is None else to_jsonable(inputs.embedder.description),
             "points": [point.to_json() for point in points],
             "fits": [to_jsonable(asdict(line)) for line in fits],
         }
@@ -391,7 +393,7 @@ def overfit_cases(
     train: Table,
     rows: int,
     *,
-    generator: str = "rvae",
+    generator: str | None = None,
     settings: Mapping[str, Any] | None = None,
     ratios: Iterable[float] = RATIOS,
     people: np.ndarray | None = None,
@@ -399,15 +401,19 @@ def overfit_cases(
     device: str = "cpu",
     progress: Progress = silent,
 ) -> Iterator[StudyCase]:
-    """Yield a case for each ratio f_o = L/L* of the validation loss to its minimum.
+    """Yield a case for each ratio f_o = L/L* of the validation loss to its minimum (Palacios 4.2, 5.2, figure 4).
+
+    L* is the least loss of the training with early stopping and of the one that over-fits.
 
     Args:
         train: Training rows.
         rows: Number of rows of each table.
-        generator: Name of a generator with the setting "overfit". GANs have no such loss.
+        generator: Name of a generator with the setting "overfit". GANs have no such loss. None: that of the paper,
+            ``realtabformer``, if its library is installed or ``settings`` name the "python" of its environment;
+            otherwise ``rvae``.
         settings: Further settings of the generator.
-        ratios: Ratios in [1, 2]; 1 is the generator with the smallest loss. A training that ends earlier is
-            recorded at the ratio that it reached.
+        ratios: Ratios in [1, 2]; 1 is the generator with early stopping. A training that ends earlier is recorded at
+            the ratio that it reached.
         people: Subject of each training row, shape (n_rows,). None: one subject per row.
         seed: Seed of fits and samples.
         device: torch device name.
@@ -419,12 +425,14 @@ def overfit_cases(
     Raises:
         ConfigError: The generator has no setting "overfit".
     """
+    chosen = dict(settings or {})
+    if generator is None:
+        generator = "realtabformer" if "python" in chosen or find_spec("realtabformer") else "rvae"
     able = sorted(name for name, kind in GENERATORS.items() if hasattr(kind, "overfit"))
     if generator not in able:
         raise ConfigError(
             f"generator {safe_repr(generator)} cannot over-fit to a ratio of losses; these can: {', '.join(able)}."
         )
-    chosen = dict(settings or {})
     label = ", ".join([generator, *(f"{key} {value}" for key, value in chosen.items() if not isinstance(value, str))])
 
     def case(ratio: float) -> StudyCase:

@@ -12,6 +12,8 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+import pandas as pd
+
 from privacy_assets.errors import (
     ConfigError,
     Damaged,
@@ -63,6 +65,7 @@ from privacy_assets.policy import LimitOutcome, Policy
 from privacy_assets.stats.estimates import MetricResult, to_jsonable
 from privacy_assets.tables.fingerprints import derive_key, keyed_fingerprint, lasting_fingerprint
 from privacy_assets.tables.table import Table
+from privacy_assets.tables.writing import parquet_bytes
 from privacy_assets.version import ENGINE_VERSION
 
 _AT_ONCE = 8  # partitions read in parallel
@@ -389,6 +392,31 @@ class Gate:
         self.locks.record(snapshot.target, stated.verdict, snapshot.content)
         sealed = self._latest(seal(stated.statement(), self.key), snapshot.target, "attestation")
         return replace(stated, keyid=self.key.signer.public_key.keyid), sealed
+
+    def row_scores(self, snapshot: Snapshot, metric: str) -> Location:
+        """Return the path of the private Parquet file with the scores of each row of a snapshot.
+
+        Args:
+            snapshot: Synthetic table.
+            metric: Name of the metric.
+        """
+        return snapshot.target.below(self.private / "row_scores") / f"{snapshot.sha256}.{metric}.parquet"
+
+    def keep_row_scores(self, result: MetricResult, snapshot: Snapshot) -> Location | None:
+        """Write the scores of each row to the private folder. They are not signed, and no step reads them.
+
+        Args:
+            result: Result of a metric.
+            snapshot: Synthetic table.
+
+        Returns:
+            Path of the file, with rows in the order of the snapshot. None if the metric has no scores of rows.
+        """
+        if not result.rows:
+            return None
+        path = self.row_scores(snapshot, result.metric)
+        private_folder(path.parent)
+        return put_atomic(path, parquet_bytes(pd.DataFrame(result.rows)))
 
     def _keep(self, sealed: SignedRecord, target: ReleaseTarget) -> str:
         """Store a signed result in the private folder, and return its keyed digest."""

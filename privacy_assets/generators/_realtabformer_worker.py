@@ -64,10 +64,18 @@ def fit(train: str, model: str, seed: str, device: str, settings: str) -> None:
     built, losses = trained(rows, chosen, kind, number, curve)
     if (chosen["overfit"] or 1) > 1:
         again = {**chosen, "epochs": OVERFIT_EPOCHS, "dropout": 0.0, "patience": 0}
-        built, _ = trained(rows, again, kind, number, curve, losses)
+        built, second = trained(rows, again, kind, number, curve, losses)
+        add_ratios(curve, len(losses), min(losses + second))
     save(built, Path(model), {name: int(rows[name].max()) for name in numeric(rows)})
     epochs = list(curve.values())
     (Path(model) / HISTORY).write_text(json.dumps([*epochs[: EPOCHS - 1], *epochs[EPOCHS - 1 :][-1:]]))
+
+
+def add_ratios(curve: dict[float, dict[str, float]], first: int, least: float) -> None:
+    """Add the ratio of the validation loss to ``least`` to the epochs after the ``first`` ones."""
+    for epoch, measured in curve.items():
+        if epoch > first and "validation_loss" in measured:
+            measured["overfitting_ratio"] = measured["validation_loss"] / least
 
 
 def trained(
@@ -81,7 +89,7 @@ def trained(
     """Return the trained library object and its losses on the validation rows, and add each epoch to ``curve``.
 
     Given the losses of a training ``before``, training stops when the loss exceeds its own minimum and reaches
-    "overfit" times the minimum of ``before``.
+    "overfit" times the least loss of both trainings.
     """
     from transformers import GPT2Config
 
@@ -132,23 +140,21 @@ def recording() -> type:
             before: list[float] | None,
             ratio: float | None,
         ) -> None:
-            self.curve, self.losses, self.best, self.ratio = curve, losses, min(before) if before else None, ratio
-            self.past = len(before or ())  # the second training continues the epoch numbers of the first
+            self.curve, self.losses, self.before, self.ratio = curve, losses, before or [], ratio
+            self.past = len(self.before)  # the second training continues the epoch numbers of the first
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
             measured = {ours: float(logs[theirs]) for theirs, ours in NAMES.items() if theirs in (logs or {})}
             if measured and state.epoch is not None:
-                if self.best is not None and "validation_loss" in measured:
-                    measured["overfitting_ratio"] = measured["validation_loss"] / self.best
                 epoch = float(round(state.epoch, 2) + self.past)
                 finite = {name: value for name, value in measured.items() if math.isfinite(value)}
                 self.curve.setdefault(epoch, {"epoch": epoch}).update(finite)
 
         def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any) -> None:
             self.losses.append(metrics["eval_loss"])
-            if self.best is not None and self.ratio is not None:
+            if self.before and self.ratio is not None:
                 loss, lowest = self.losses[-1], min(self.losses)
-                control.should_training_stop = loss > lowest and loss >= self.ratio * self.best
+                control.should_training_stop = loss > lowest and loss >= self.ratio * min(lowest, *self.before)
 
     class Recording(REaLTabFormer):
         def __init__(self, held: int, *watched: Any, **more: Any) -> None:

@@ -32,7 +32,7 @@ class Filter(ABC):
     the raw encoding, with a relative tolerance of 1e-4. All rows of train, holdout and reference count equally: a
     filter that used train only would leave gaps around members, which also discloses them. Rows of a subject have equal
     weights with sum 1. The decision depends only on the row itself and the real rows, not on the order or number of
-    drawn rows.
+    drawn rows. :class:`AlphaFilter` is the exception.
 
     Attributes:
         radius: Radius. None: derived from the distances between real rows.
@@ -66,7 +66,7 @@ class Filter(ABC):
         """Fit to all real rows.
 
         Args:
-            real: Tables without subject column.
+            real: Tables without subject column, train first.
             schema: Their schema.
             subjects: Subject of each stacked row, codes 0..s-1, int64 of shape (N,). None: each row is a subject.
 
@@ -112,8 +112,13 @@ class FittedFilter:
     weights: np.ndarray
     radius: float
 
-    def exposed(self, table: Table) -> np.ndarray:
-        """Return True for the rows of a table to drop, shape (n,)."""
+    def exposed(self, table: Table, first: Table | None = None) -> np.ndarray:
+        """Return True for the rows to drop, shape (n,).
+
+        Args:
+            table: Drawn rows.
+            first: The first draw. None: ``table`` is the first draw.
+        """
         encoder = TabularEncoder.fit(self.real, self.schema, others=[table])
         people = near(encoder.transform(table), encoded(encoder, self.real), self.radius, self.weights)
         return self.filter.leaves_out(people)
@@ -159,9 +164,10 @@ class SimilarityFilter(Filter):
 
 @declared_by_name
 class MemorizationFilter(SimilarityFilter):
-    """Drops synthetic rows that have people within the radius, but fewer than ``crowd`` (Kuppa et al., section 3).
+    """Drops synthetic rows that have people within the radius, but fewer than ``crowd``.
 
-    Rows with no one nearby, or with a crowd, single out no subject.
+    Rows with no one nearby, or with a crowd, single out no subject. This replaces the rule of Kuppa et al. (section 3),
+    which compares training rows with synthetic rows (:class:`AlphaFilter`).
 
     Attributes:
         crowd: Minimum number of people within the radius at which a row is kept.
@@ -213,6 +219,59 @@ class OutlierFilter(Filter):
         return people < self.neighbours - ROUNDING
 
 
+@declared_by_name
+class AlphaFilter(SimilarityFilter):
+    """Drops synthetic rows whose memorization coefficient alpha_m is below ``threshold`` (Kuppa et al., section 3).
+
+    alpha_m = (g + 1/2) / (t + 1/2) with t training rows and g other rows of the first draw within the radius, as in
+    :class:`~privacy_assets.metrics.memorization.Memorization`. The default radius is the one of this metric: the
+    ``quantile`` of the distances of training rows to the nearest training row of another subject.
+
+    The filter compares the rows with train alone, so it leaves gaps around training people: a table without near copies
+    of a person shows that this person is in train. Limits on avoided members, such as those of ``dcr``, can fail.
+
+    Attributes:
+        threshold: Rows with a smaller alpha_m are dropped. In the paper, rows below 1 are prone to membership
+            inference.
+    """
+
+    threshold: float = Field(default=1.0, gt=0, le=1, description="smallest alpha_m of a row that is kept")
+
+    name = "alpha_m"
+    covers = "rows with more training rows than other synthetic rows near them"
+
+    def fit(self, real: Sequence[Table], schema: TableSchema, subjects: np.ndarray | None = None) -> FittedAlpha:
+        """Fit to the training rows; the other tables only determine the encoding. See :meth:`Filter.fit`."""
+        train, *others = real
+        if len(train) < 2:
+            wrong = f"{len(train)} real rows were given in train"
+            raise InputError(wrong, where=f"filter {self.name}", fix="pass two or more")
+        codes = None if subjects is None else np.unique(subjects[: len(train)], return_inverse=True)[1]
+        tables = (train, *[table for table in others if len(table)])
+        radius = self.radius
+        if radius is None:
+            rows = TabularEncoder.fit(tables, schema).transform(train)
+            radius = typical_radius(rows, codes, self.quantile, "cpu")
+        return FittedAlpha(self, schema, tables, np.ones(len(train)), float(radius))
+
+    def leaves_out(self, people: np.ndarray) -> np.ndarray:
+        """Drop rows by alpha_m, which takes the place of the number of people."""
+        return people < self.threshold
+
+
+class FittedAlpha(FittedFilter):
+    """A fitted :class:`AlphaFilter`; the first table is train."""
+
+    def exposed(self, table: Table, first: Table | None = None) -> np.ndarray:
+        """Implement :meth:`FittedFilter.exposed`; a row of the first draw does not count itself."""
+        made = table if first is None else first
+        encoder = TabularEncoder.fit(self.real, self.schema, others=[table, made])
+        rows = encoder.transform(table)
+        training, synthetic = (near(rows, encoder.transform(one), self.radius) for one in (self.real[0], made))
+        alpha = (synthetic - (first is None) + 0.5) / (training + 0.5)
+        return self.filter.leaves_out(alpha)
+
+
 def distance_to_subjects(rows: EncodedTable, subjects: np.ndarray, people: int) -> np.ndarray:
     """Return the distance (n,) from each row within which rows of other subjects sum to ``people``.
 
@@ -233,7 +292,9 @@ def distance_to_subjects(rows: EncodedTable, subjects: np.ndarray, people: int) 
     return out
 
 
-FILTERS: dict[str, type[Filter]] = {kind.name: kind for kind in (SimilarityFilter, MemorizationFilter, OutlierFilter)}
+FILTERS: dict[str, type[Filter]] = {
+    kind.name: kind for kind in (SimilarityFilter, MemorizationFilter, OutlierFilter, AlphaFilter)
+}
 
 
 def build_filter(name: str, settings: Mapping[str, Any] | None = None) -> Filter:
@@ -309,8 +370,8 @@ def draw(generator: FittedGenerator, filters: Sequence[FittedFilter], rows: int,
         if size < 1:
             raise _too_few(filters)
         table = generator.sample(size, seed=seed if not kept else _another(seed, len(kept)))
+        out = {fitted.filter.name: fitted.exposed(table, unfiltered) for fitted in filters}
         unfiltered = unfiltered or table
-        out = {fitted.filter.name: fitted.exposed(table) for fitted in filters}
         counts = {name: counts[name] + int(mask.sum()) for name, mask in out.items()}
         good = table.take(~np.logical_or.reduce(list(out.values())))
         passed += len(good)

@@ -21,12 +21,14 @@ from privacy_assets.tables.schema import TableSchema
 from privacy_assets.tables.table import Table
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from privacy_assets.generators.networks.training import Sampler, Shape
 
 _BETAS = (0.5, 0.9)
 _PENALTY = 10.0  # weight of the gradient penalty (Gulrajani et al. 2017)
 _FEWEST_ROWS = 2  # minimum rows per teacher
-_TEACHER_STEPS, _STUDENT_STEPS = 10, 5  # per epoch
+_TEACHER_STEPS, _STUDENT_STEPS = 10, 10  # per epoch
 
 
 @declared
@@ -296,15 +298,19 @@ class DPCTGAN(PrivateGan):
 class PATEGAN(PrivateNetwork):
     """A GAN trained by noisy votes of teachers, each of which sees a disjoint part of the rows.
 
-    A teacher learns to distinguish its rows from generated ones. In each epoch the teachers take ten steps, then
-    ``batch_size`` generated rows are labeled: each teacher votes half of them real, Laplace noise is added to both
-    counts, and the larger count is the label. Student and generator take five steps each on recently labeled rows. The
-    noise is the smallest for which all labels stay within (``epsilon``, ``delta``). It does not depend on the number of
-    teachers, so more teachers give a better signal.
+    A teacher is a perceptron with one hidden layer that learns to distinguish its rows from generated ones. It sees
+    one-hot codes and the standardized positions of the bins of numbers, which depend on public bounds only. In each
+    epoch the teachers take ten steps, then ``batch_size`` generated rows are labeled: each teacher votes half of them
+    real, Laplace noise is added to both counts, and the label is their difference, divided by the number of teachers.
+    Student and generator take ten steps each on recently labeled rows. The noise is the smallest for which all labels
+    stay within (``epsilon``, ``delta``). It does not depend on the number of teachers, so more teachers give a better
+    signal.
 
     Unlike in the paper, the cost of a label does not depend on the votes, because the paper's tighter bound for
     unanimous votes depends on the private rows, and so would the number of steps. In the paper a teacher may also vote
-    all rows generated, which teaches the student nothing.
+    all rows generated, which teaches the student nothing. A label is the sign of the difference in the paper; both are
+    computed from the same noisy counts at the same cost, and the difference tells small gaps from large ones. In the
+    paper no labeled rows are redrawn, so a value that the generator lost does not come back.
 
     The guarantee protects all rows of a subject if subjects are known (they are assigned to one teacher), otherwise one
     row. Their number is public. Other settings: see :class:`PrivateNetwork`.
@@ -312,14 +318,15 @@ class PATEGAN(PrivateNetwork):
     Attributes:
         epochs: Number of rounds.
         batch_size: Rows per step.
-        teachers: Number of teachers. None: one per 10 subjects, at most 1,000.
+        teachers: Number of teachers. None: one per 10 subjects, at most 1,000. With a large ``epsilon``, fewer teachers
+            with more rows each learn more.
     """
 
     name = "pategan"
     summary = "GAN taught by the noisy votes of teachers, with differential privacy (PATE-GAN)."
     ACCOUNTANT = "data-independent moments of noisy votes (Papernot et al. 2017, theorem 2)"
     epochs: int = Field(default=200, ge=1, le=100_000, description="number of passes over the training rows")
-    batch_size: int = Field(default=64, ge=2, le=100_000, description="number of rows per step")
+    batch_size: int = Field(default=512, ge=2, le=100_000, description="number of rows per step")
     teachers: int | None = Field(
         default=None, ge=2, le=100_000, description="number of teachers (default: one per 10 people, at most 1,000)"
     )
@@ -345,17 +352,18 @@ class PATEGAN(PrivateNetwork):
         data = torch.zeros(len(parts), int(sizes.max()), shape.width)
         for place, part in enumerate(parts):
             data[place, : len(part)] = shape.expand(codes.new_zeros(len(part), 0), codes[torch.from_numpy(part)])
+        positions = bin_positions(layout)
         labels = self.epochs * self.batch_size
         scale = vote_noise(self.epsilon, self.delta, labels)
         text = f"{len(parts)} teachers, {labels} labels, noise of scale {scale:.3g} on the votes"
         training.progress(f"{self.name}: {text}")
         with seeded(training.seed, torch.device("cpu")):
             network: Any = self.sampler(shape)
-            teachers = Teachers(len(parts), shape.width)
-            student = Student(shape.width, self.hidden_dims, self.batch_size)
+            teachers = Teachers(len(parts), sum(positions.shape))
+            student = Student(sum(positions.shape), self.hidden_dims, self.batch_size)
         run = PateSteps(
             network.to(device), teachers.to(device), student.to(device), data.to(device), sizes.to(device),
-            batch_size=self.batch_size, scale=scale,
+            positions=positions.to(device), batch_size=self.batch_size, scale=scale,
         )  # fmt: skip
 
         def epoch(number: int) -> dict[str, float]:
@@ -386,3 +394,21 @@ class PATEGAN(PrivateNetwork):
             raise InputError(f"{people} people are too few for {max(teachers, 2)} teachers", where="train", fix=fix)
         teacher_of = np.random.default_rng([training.seed, 4]).permutation(people) % teachers
         return [np.flatnonzero(teacher_of[whose] == place) for place in range(teachers)]
+
+
+def bin_positions(layout: Layout) -> Tensor:
+    """Return the standardized position of each bin of a number, float32 of shape (width, binned numbers).
+
+    Bins of equal width have mean 0 and variance 1 per column. The positions of missing values and of other codes are 0.
+    """
+    import torch
+
+    columns, start = [], 0
+    for place, size in zip(layout.choices, layout.sizes, strict=True):
+        bins = len(layout.domains.columns[place].edges) - 1
+        if bins > 1:
+            column = torch.zeros(sum(layout.sizes))
+            column[start : start + bins] = (torch.arange(bins) - (bins - 1) / 2) / ((bins**2 - 1) / 12) ** 0.5
+            columns.append(column)
+        start += size
+    return torch.stack(columns, dim=1) if columns else torch.zeros(sum(layout.sizes), 0)

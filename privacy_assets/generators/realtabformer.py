@@ -195,10 +195,11 @@ class RealTabFormer(ProgramGenerator):
         patience: Number of epochs without improvement after which training stops. 0: no early stopping.
         n_critic: If positive, the library's own stopping rule replaces validation: it compares the distances of
             synthetic and real rows every ``n_critic`` epochs.
-        overfit: Factor f in [1, 2] for deliberate overfitting (Palacios 4.2). A first training finds the best
-            validation loss L*. A second one, without dropout and early stopping, continues until its loss exceeds its
-            own minimum and reaches f L*, for at most 100 epochs. The last "overfitting_ratio" in the history is the
-            factor reached. Never publish the output. None: off.
+        overfit: Factor f in [1, 2] for deliberate overfitting (Palacios 4.2, 5.2). After a first training, a second
+            one without dropout and early stopping continues until its validation loss exceeds its own minimum and
+            reaches f L*, for at most 100 epochs, where L* is the least validation loss of both trainings. The last
+            "overfitting_ratio" in the history is the factor reached. 1: the first training only. Never publish the
+            output. None: off.
         sample_batch: Number of rows drawn at a time.
         timeout: Maximum number of seconds per run.
         log: See :class:`ProgramGenerator`.

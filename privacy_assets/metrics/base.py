@@ -181,6 +181,7 @@ class Metric(ABC):
         default_for_external: Inputs that make the metric run by default if all of them come from outside.
         in_leak_studies: Whether tables with planted leaks can validate the metric.
         attacks_generator: Whether the metric attacks the generator instead of one release.
+        scores_rows: Whether results have private scores of each synthetic row (:attr:`.MetricResult.rows`).
         seen_in_copy: Whether its statistics measure what a verbatim copy of train discloses, unless they say otherwise.
         question: Question on the first page of the report that its statistics answer, unless they name another.
         plots: Plots of the result tables. The first one illustrates the answer to ``question``.
@@ -205,6 +206,7 @@ class Metric(ABC):
     default_for_external: ClassVar[frozenset[str]] = frozenset()
     in_leak_studies: ClassVar[bool] = True
     attacks_generator: ClassVar[bool] = False
+    scores_rows: ClassVar[bool] = False
     seen_in_copy: ClassVar[bool] = True
     question: ClassVar[Question | None] = None
     plots: ClassVar[tuple[Plot, ...]] = ()

@@ -48,6 +48,8 @@ class EvaluationInputs:
         embedder: Contrastive encoder. None: embedded statistics are not measurable.
         earlier_releases: Stacked rows of all earlier releases, with some or all columns of the schema. None: there are
             none.
+        generator: Description of the generator's protections, see :func:`.data_privacy.protection_states`. None:
+            unknown.
         seed: Seed of :meth:`rng`.
         device: torch device name.
         progress: Receives progress messages.
@@ -61,6 +63,7 @@ class EvaluationInputs:
     generated: Mapping[str, Table] = field(default_factory=dict)
     embedder: Embedder | None = None
     earlier_releases: Table | None = None
+    generator: Mapping[str, Any] | None = None
     seed: int = 0
     device: str = "cpu"
     progress: Progress = silent
@@ -289,7 +292,7 @@ class EvaluationInputs:
                 for part in ("tables", "generated")
             )
             subjects = {role: next(arrays) for role in facts["subjects"]}
-            embedder = None if facts["embedder"] is None else _StoredEmbedder(folder / _EMBEDDER, facts["embedder"])
+            embedder = None if facts["embedder"] is None else _StoredEmbedder(folder / _EMBEDDER, *facts["embedder"])
             schema = TableSchema.from_json(facts["schema"])
             inputs = cls(schema, tables, subjects, generated, cast("Embedder | None", embedder), seal=seal)
             return inputs.with_settings(
@@ -305,7 +308,7 @@ class EvaluationInputs:
             "schema": self.schema.to_json(),
             "encoder": self.encoder.to_json(),
             "subjects": list(self.subjects),
-            "embedder": None if self.embedder is None else self.embedder.fingerprint(),
+            "embedder": None if self.embedder is None else [self.embedder.fingerprint(), self.embedder.description],
             "notes": list(self.notes),
         }
         arrays: list[np.ndarray] = []
@@ -333,6 +336,7 @@ class _StoredEmbedder:
 
     folder: Location
     digest: str
+    description: Mapping[str, Any]
 
     @cached_property
     def _loaded(self) -> Embedder:

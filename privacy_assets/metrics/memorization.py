@@ -63,6 +63,19 @@ class RowMemorization:
             train.indices[:, 0], train.distances[:, 0], holdout, others,
         )  # fmt: skip
 
+    def columns(self) -> dict[str, np.ndarray]:
+        """Return alpha_m, counts within the radius and distances of each synthetic row, as columns of a table."""
+        return {
+            "row": np.arange(len(self.train)),
+            "alpha_m": self.alpha,
+            "train": self.train,
+            "holdout": self.holdout,
+            "synthetic": self.synthetic,
+            "to_train": self.to_train,
+            "to_holdout": self.to_holdout,
+            "to_synthetic": self.to_synthetic,
+        }
+
     @property
     def real(self) -> np.ndarray:
         """Number of rows of T u H within the radius, shape (n_S,)."""
@@ -145,7 +158,10 @@ class Memorization(Metric):
 
         Tables: "alpha" (histogram); "ratios" (cumulative shares of rows by d(s,T)/d(s,S without s) and d(s,T)/d(s,H));
             and
-        "most_exposed" (positions in S, smallest alpha_m first, then smallest ratios, then position).
+        "most_exposed" (positions in S, smallest alpha_m first, then smallest ratios, then position). The private
+        ``rows`` of the result contain alpha_m "for each generated sample" (section 3): the position in S ("row"),
+        "alpha_m", the numbers of rows of T, H and S within lambda ("train", "holdout", "synthetic"), and the Euclidean
+        distances to the nearest ones ("to_train", "to_holdout", "to_synthetic").
 
         Not measurable if T has fewer than two rows, or H or S none.
     """
@@ -176,9 +192,13 @@ class Memorization(Metric):
             log=True,
         ),
     )
+    scores_rows = True
     question = "copies"
     causes = Causes("copied rows")
-    protections = (ProtectionEvidence("memorization", ("exposed_excess",)),)
+    protections = (
+        ProtectionEvidence("memorization", ("exposed_excess",)),
+        ProtectionEvidence("alpha_m", ("exposed", "exposed_excess")),
+    )
     filter_comparison = FilterComparison(
         "exposed",
         "exposed rows",
@@ -209,13 +229,14 @@ class Memorization(Metric):
         excess = self._excess(found, tables, people, inputs.rng("memorization.labels"))
         if self.distance == "spherelet":
             found = self.by_spherelets(found, tables, known, inputs.device)
-        return self.result(
+        result = self.result(
             inputs,
             (_exposed(found, people, sizes), excess),
             alpha=alpha_table(found.alpha),
             ratios=ratio_table(found),
             most_exposed=most_exposed(found),
         )
+        return replace(result, rows=found.columns())
 
     def by_spherelets(
         self, found: RowMemorization, tables: Mapping[str, EncodedTable], subjects: np.ndarray | None, device: str

@@ -17,6 +17,7 @@ METRICS: dict[str, type[Metric]] = load_registry(
     "privacy_assets.metrics.linkability:Linkability",
     "privacy_assets.metrics.attribute_inference:AttributeInference",
     "privacy_assets.metrics.membership_inference:MembershipInference",
+    "privacy_assets.metrics.data_privacy:DataPrivacy",
     "privacy_assets.metrics.memorization:Memorization",
     "privacy_assets.metrics.vulnerability:Vulnerability",
     "privacy_assets.metrics.shadow_membership.metric:ShadowMembership",

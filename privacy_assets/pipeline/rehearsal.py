@@ -17,7 +17,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from privacy_assets.errors import ConfigError
+from privacy_assets.errors import ConfigError, InputError
 from privacy_assets.gate.deployment import Deployment
 from privacy_assets.gate.statements import ReleaseTarget
 from privacy_assets.infra.progress import Progress
@@ -156,5 +156,11 @@ def _report(
     given = replace(table, row_sources={"source": RowSource("given")})
     run = TableRun(given, deployment, ReleaseTarget(table.name), progress=progress, given={"source": rows})
     steps = run_table(run, device_for, lambda name: nullcontext())
-    report: Report = next(result.shown.report for task, result in steps if task.step.verb == ATTEST)
+    try:
+        report: Report = next(result.shown.report for task, result in steps if task.step.verb == ATTEST)
+    except InputError as error:
+        problem = (
+            f"{error} A rehearsal splits the {len(rows):,} rows of train only: a run may accept what it refuses here."
+        )
+        raise InputError(problem, where="rehearsal") from error
     return report

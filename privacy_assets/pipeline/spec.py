@@ -176,7 +176,7 @@ class GeneratorGroup(Group):
     filter: Any = Field(
         default=None,
         title="a name, a mapping of name and settings, or a list of these",
-        description="memorization, similarity or outliers: drops rows and draws others",
+        description="memorization, similarity, outliers or alpha_m: drops rows and draws others",
     )
 
 

@@ -7,7 +7,7 @@ intermediate values are rejected.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -31,6 +31,7 @@ from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.releases import Release
 from privacy_assets.gate.snapshot import Snapshot, read_hashed, read_snapshot
 from privacy_assets.gate.statements import ReleaseTarget, SignedRecord
+from privacy_assets.infra.objects import Location
 from privacy_assets.infra.progress import Progress, silent
 from privacy_assets.infra.work import sweep
 from privacy_assets.metrics.inputs import EvaluationInputs
@@ -108,10 +109,12 @@ class Scored(NamedTuple):
     Attributes:
         result: Result.
         outcomes: Outcomes of the limits on this metric.
+        rows: Private Parquet file with the scores of each synthetic row. None if the metric has none.
     """
 
     result: MetricResult
     outcomes: list[LimitOutcome]
+    rows: Location | None = None
 
 
 class Attested(NamedTuple):
@@ -362,6 +365,7 @@ def score(run: TableRun, name: str, values: Values) -> StepResult:
     inputs = inputs.with_settings(
         embedder=inputs.embedder if embeds else None,
         earlier_releases=stacked_releases(tables, inputs.schema) if tables else None,
+        generator=protection_of(snapshot),
         fingerprints=signed["inputs"],
         seed=table.spec.run.seed,
         device=run.device,
@@ -377,7 +381,7 @@ def score(run: TableRun, name: str, values: Values) -> StepResult:
     result = replace(results[name], inputs={**fingerprints, "earlier_releases": earlier.fingerprint})
     outcomes = [judge_limit(limit, result, attempt) for limit in limits]
     sealed = gate.sign_result(result, snapshot, outcomes, table.spec.data.shared_subjects)
-    return StepResult({name: sealed}, Scored(result, outcomes))
+    return StepResult({name: sealed}, Scored(result, outcomes, gate.keep_row_scores(result, snapshot)))
 
 
 def attest(run: TableRun, name: str, values: Values) -> StepResult:
@@ -406,11 +410,26 @@ def attest(run: TableRun, name: str, values: Values) -> StepResult:
         attempt=stated.attempt,
         fingerprints={"synthetic": signed["inputs"]["synthetic"]},
         generator={"name": table.generator_label or "unknown: an external table", **protection_of(snapshot)},
+        embedder=None if prepared.embedder is None else prepared.embedder.description,
         remembered=tuple(stated.remembered),
-        notes=(people_note(table.spec.data.subject), *prepared.notes, *replaced_note(snapshot.replaced)),
+        notes=(
+            people_note(table.spec.data.subject),
+            *prepared.notes,
+            *replaced_note(snapshot.replaced),
+            *row_scores_notes(gate, snapshot, table.metrics),
+        ),
         signed={"date": stated.made_at, "key": stated.keyid, "sha256": stated.sha256},
     )
     return StepResult({"attestation": sealed, "privacy_report": report}, Attested(stated, sealed, report))
+
+
+def row_scores_notes(gate: Gate, snapshot: Snapshot, metrics: Iterable[str]) -> Iterator[str]:
+    """Name the private files with the scores of each synthetic row, relative to the private folder."""
+    for metric in metrics:
+        path = gate.row_scores(snapshot, metric)
+        if path.exists():
+            name = str(path).removeprefix(f"{gate.private}/")
+            yield f"Scores of {metric} for every synthetic row: {name} in the private folder. Do not publish this file."
 
 
 def publish(run: TableRun, name: str, values: Values) -> StepResult:

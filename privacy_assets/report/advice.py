@@ -17,11 +17,12 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from privacy_assets.errors import safe_repr
 from privacy_assets.generators.filters import FILTERS
 from privacy_assets.metrics.base import Cause, Causes
+from privacy_assets.metrics.data_privacy import State, protection_states
 from privacy_assets.metrics.registry import METRICS
 from privacy_assets.policy import DIFFER, LimitOutcome
 from privacy_assets.report.words import clean, number, sentence
@@ -346,8 +347,6 @@ def _told(words: str, known: Known) -> str:
     return words.replace("{fine}", columns).replace("{people}", people or "the people in train and holdout")
 
 
-State = Literal["on", "off", "unknown"]
-
 _TITLES = {
     **{name: f"{name.removesuffix('s')} filter" for name in FILTERS},
     "over-fitting": "over-fitting protection",
@@ -385,17 +384,14 @@ class Protection:
 
 
 def privacy_configuration(generator: Mapping[str, Any] | None) -> list[Protection]:
-    """List the protections of a table, given the ``generator`` description of its report.
+    """List the protections of a table.
 
-    The key "filter" is the filter description of a snapshot (None: no filter), "overfitting" describes the generator's
-    protection ("": none), and "privacy" is its budget. Missing keys give "unknown".
+    Args:
+        generator: Description of the generator in the report, see :func:`.data_privacy.protection_states`.
     """
-    stated = generator or {}
-    states = {name: _filter(name, stated) for name in FILTERS}
-    states |= {"over-fitting": _overfitting(stated.get("overfitting")), "differential privacy": _budget(stated)}
     return [
         Protection(name, _TITLES.get(name, name), state, how, _COVERS[name], _statistics(name))
-        for name, (state, how) in states.items()
+        for name, (state, how) in protection_states(generator).items()
     ]
 
 
@@ -405,40 +401,6 @@ def _statistics(protection: str) -> tuple[str, ...]:
     declared = [(name, one) for name, one in every if one.protection == protection]
     declared.sort(key=lambda pair: not pair[1].primary)
     return tuple(f"{name}.{statistic}" for name, one in declared for statistic in one.statistics)
-
-
-def _filter(name: str, generator: Mapping[str, Any]) -> tuple[State, str]:
-    stated = generator.get("filter", {})
-    if stated is None:
-        return "off", ""
-    filters = stated.get("filters")
-    if not isinstance(filters, Mapping):
-        return "unknown", ""
-    if name not in filters:
-        return "off", ""
-    settings = [f"{key} {value}" for key, value in filters[name].items() if value is not None and key != "attempts"]
-    dropped, drawn = (stated.get("dropped_by") or {}).get(name), stated.get("drawn")
-    counts = [f"{number(dropped)} of {number(drawn)} rows removed"] if dropped is not None and drawn else []
-    return "on", ", ".join([*settings, *counts])
-
-
-def _overfitting(protection: str | None) -> tuple[State, str]:
-    if protection is None:
-        return "unknown", ""
-    return ("on", protection) if protection else ("off", "")
-
-
-def _budget(generator: Mapping[str, Any]) -> tuple[State, str]:
-    budget = generator.get("privacy")
-    if not isinstance(budget, Mapping) or not budget.get("known", True):
-        return "unknown", ""
-    if budget.get("epsilon") is None:
-        return "off", ""
-    words = [f"epsilon {number(budget['epsilon'])}, delta {number(budget.get('delta') or 0)}"]
-    words += [f"for {budget['covers']}"] if budget.get("covers") else []
-    words += [f"by {budget['accountant']}"] if budget.get("accountant") else []
-    outside_guarantee = budget.get("outside_guarantee")
-    return "on", ", ".join(words) + (f"; not covered: {', '.join(outside_guarantee)}" if outside_guarantee else "")
 
 
 def wants_input(estimate: Estimate) -> bool:

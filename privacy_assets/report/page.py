@@ -59,6 +59,9 @@ class Page:
         advice: Advice by cause: "cause", "means", "limits" (keys) and "todo" (sentences).
         configuration: Protections, see :func:`protection_entry`.
         data_privacy_score: Gretel's score with "score", "grade", "membership" and "attribute". None: not computed.
+        configuration_score: "score" and "grade" of the Privacy Configuration. None: a protection is not reported.
+        gretel_scores: Triples: name, score and grade of the Data Privacy Score, its parts and the Privacy
+            Configuration.
         utility: Triples: statistic, value and interval, value of real rows.
         useful: Word and text of the answer to "Is it useful?". It does not affect the verdict.
         utility_text: The statistics of utility in one sentence without the interval. Empty: not measured.
@@ -81,6 +84,8 @@ class Page:
     advice: Sequence[Entry]
     configuration: Sequence[Entry]
     data_privacy_score: Entry | None
+    configuration_score: Entry | None
+    gretel_scores: Sequence[tuple[str, str, str]]
     utility: Sequence[tuple[str, str, str]]
     useful: tuple[str, str]
     utility_text: str

@@ -11,7 +11,8 @@ from typing import Any, get_args
 
 from privacy_assets.errors import ConfigError, safe_repr
 from privacy_assets.metrics.base import ScorePart
-from privacy_assets.metrics.membership_inference.gretel import data_privacy_score
+from privacy_assets.metrics.data_privacy import configuration_score
+from privacy_assets.metrics.membership_inference.gretel import UNAVAILABLE, data_privacy_score, grade
 from privacy_assets.metrics.policies import policy_digest, read_policy
 from privacy_assets.metrics.registry import METRICS
 from privacy_assets.policy import Policy, Status, Verdict
@@ -77,7 +78,8 @@ class Report:
         fingerprints: Publishable fingerprints: the synthetic table's content hash, and keyed or omitted ones of private
             tables. Fingerprints within ``results`` are not shown.
         versions: Versions of libraries.
-        embedder: Description of the embedder.
+        embedder: Settings of the embedder, number of epochs, and loss and accuracy of the kept weights, see
+            :attr:`.Embedder.description`. None: no embedder.
         attempt: Number of the publication attempt.
         remembered: Earlier failures of the same rows. If there are any, the verdict is "fail".
         signed: "date" of the signature, "key", and "sha256" of the signed file. None: not signed.
@@ -116,19 +118,23 @@ class Report:
         return next((estimate for estimate in estimates if estimate.name == statistic), None)
 
     @property
-    def data_privacy_score(self) -> dict[str, Any] | None:
-        """Gretel's Data Privacy Score with ``grade`` and both components, or None unless both were computed."""
-        named = {
-            part: f"{metric}.{statistic}"
+    def _score_parts(self) -> dict[str, float]:
+        """Measured parts of the Data Privacy Score, "membership" and "attribute"."""
+        named = [
+            (part, self.estimate(f"{metric}.{statistic}"))
             for metric, kind in METRICS.items()
             for part, statistic in kind.score_parts.items()
-        }
-        measured = {part: self.estimate(named[part]) for part in get_args(ScorePart)}
-        found = {part: estimate.value for part, estimate in measured.items() if estimate is not None}
-        if len(found) < len(measured):
+        ]
+        return {part: estimate.value for part, estimate in named if estimate and estimate.measurable}
+
+    @property
+    def data_privacy_score(self) -> dict[str, Any] | None:
+        """Gretel's Data Privacy Score with ``grade`` and both components, or None unless both were measured."""
+        found = self._score_parts
+        if len(found) < len(get_args(ScorePart)):
             return None
         score, level = data_privacy_score(**found)
-        return None if math.isnan(score) else {"score": score, "grade": level, **found}
+        return {"score": score, "grade": level, **found}
 
     @property
     def utility(self) -> list[tuple[str, Estimate]]:
@@ -141,6 +147,28 @@ class Report:
     def privacy_configuration(self) -> list[Protection]:
         """Known protections of the table."""
         return privacy_configuration(self.generator)
+
+    @property
+    def privacy_configuration_score(self) -> dict[str, Any] | None:
+        """Score and ``grade`` of Gretel's Privacy Configuration, or None unless all protections are reported."""
+        score = configuration_score(self.generator)
+        return None if math.isnan(score) else {"score": score, "grade": grade(score)}
+
+    @property
+    def gretel_scores(self) -> list[tuple[str, float, str]]:
+        """Name, score and grade of the Data Privacy Score, its parts and the Privacy Configuration.
+
+        A score that is not available is NaN.
+        """
+        missing: dict[str, Any] = {"score": math.nan, "grade": UNAVAILABLE}
+        found = self._score_parts
+        whole, configured = (one or missing for one in (self.data_privacy_score, self.privacy_configuration_score))
+        parts = {f"{part} inference protection": found.get(part, math.nan) for part in get_args(ScorePart)}
+        return [
+            ("Data Privacy Score", whole["score"], whole["grade"]),
+            *((name, score, grade(score)) for name, score in parts.items()),
+            ("Privacy Configuration", configured["score"], configured["grade"]),
+        ]
 
     @property
     def answers(self) -> list[Answer]:
@@ -174,6 +202,7 @@ class Report:
             "answers": [answer.to_json() for answer in self.answers],
             "advice": self.advice,
             "privacy_configuration": [protection.to_json() for protection in self.privacy_configuration],
+            "privacy_configuration_score": to_jsonable(self.privacy_configuration_score),
             "policy": to_jsonable(self.policy.to_dict()) if self.policy else None,
             "data_privacy_score": to_jsonable(self.data_privacy_score),
             "tables": to_jsonable(self.tables),
@@ -234,6 +263,8 @@ class Report:
             advice=[advice_entry(one) for one in advised],
             configuration=[protection_entry(one, self.estimate) for one in self.privacy_configuration],
             data_privacy_score=self.data_privacy_score,
+            configuration_score=self.privacy_configuration_score,
+            gretel_scores=[(name, number(score), level) for name, score, level in self.gretel_scores],
             utility=[(name, interval(one), number(one.null)) for name, one in self.utility],
             useful=useful(self.utility),
             utility_text=utility_text(self.utility),

@@ -460,7 +460,7 @@ def pie_svg(rows: Rows) -> str:
     """Draw a pie of the levels reached by Gretel's attacks, best first, scaled to sum to one.
 
     ``rows`` have the columns "level", "attacks" and "share". Slices and legend lines share numbers, so the plot does
-    not depend on color. The legend lists range, attacks and share of all levels, including empty ones. Rows without a
+    not depend on color. The legend lists attacks and share of all levels, including empty ones. Rows without a
     share are skipped.
     """
     kept = [(clean(row.get("level"), 30), as_number(row.get("attacks")), as_number(row.get("share"))) for row in rows]
@@ -471,7 +471,7 @@ def pie_svg(rows: Rows) -> str:
     parts, lines, turn = [], [], 0.0
     for at, (name, attacks, share) in enumerate(kept):
         part, level, y = share / total, f"l{_class(name, at % len(_LAST))}", 32 + _PIE_STEP * at
-        words = f"{name}{_range(name)}: {_attacks(attacks)}{100 * part:.3g} %"
+        words = f"{name}: {_attacks(attacks)}{100 * part:.3g} %"
         parts.append(f"<g><title>{escape(words)}</title>{_slice(level, str(at + 1), turn, turn + part)}</g>")
         turn += part
         lines.append(words)
@@ -502,11 +502,6 @@ def _rim(turn: float, radius: float) -> tuple[float, float]:
 def _class(name: str, other: int) -> int:
     known = name.lower().replace("_", " ")
     return _LAST.index(known) if known in _LAST else other
-
-
-def _range(name: str) -> str:
-    at = _class(name, len(LEVELS))
-    return f" ({80 - 20 * at} to {100 - 20 * at})" if at < len(LEVELS) else ""
 
 
 def _attacks(count: float) -> str:

@@ -11,7 +11,7 @@ from privacy_assets.report.words import NOTHING, clean
 
 
 def page_text(page: Page) -> str:
-    """Return verdict, answers, one aligned line per limit, the privacy configuration and advice.
+    """Return verdict, answers, one aligned line per limit, Gretel's scores, the privacy configuration and advice.
 
     Without limits, there is a line for each statistic instead.
 
@@ -36,6 +36,8 @@ def page_text(page: Page) -> str:
         "",
         *(limited if limits else aligned([("statistic", "value", "interval", "note"), *statistics])),
         *(["", *textwrap.wrap(utility, 100)] if page.utility_text else []),
+        "",
+        *aligned([("Gretel's scores, 0 to 100", "score", "grade"), *page.gretel_scores]),
         "",
         *aligned([("privacy configuration", "state", "settings"), *protections]),
         *_advice(page),

@@ -204,6 +204,8 @@ class MetricResult:
         seconds: Elapsed time; NaN: unknown.
         on_copy: Limited statistics of a verbatim copy of train on a part of these tables. A limit that the copy does
             not break cannot fail on these tables.
+        rows: Private: scores of each synthetic row, as columns of equal length in the order of the rows. They are
+            written to a separate file only, and are not part of :meth:`to_json`.
     """
 
     metric: str
@@ -215,6 +217,7 @@ class MetricResult:
     engine_version: str = ""
     seconds: float = math.nan
     on_copy: tuple[Estimate, ...] = ()
+    rows: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False, compare=False)
 
     def estimate(self, name: str) -> Estimate:
         """Return the statistic with this name (without the metric's prefix). Raises KeyError if it does not exist."""

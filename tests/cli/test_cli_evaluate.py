@@ -70,6 +70,19 @@ def test_without_a_limit_it_prints_statistics_and_exits_with_3(
         Report.from_json({**data, "verdict": "pass"})
 
 
+def test_scores_of_every_row_are_a_private_file(files: dict[str, Path], tmp_path: Path, command: Command) -> None:
+    out, report = tmp_path / "alpha_m.parquet", tmp_path / "out.json"
+    metrics = ["--metrics=memorization", f"--row-scores={out}", "--quiet"]
+    command(*evaluate(files, *metrics, f"--json={report}"), status=3)
+    rows, results = pd.read_parquet(out), json.loads(report.read_text())["metrics"]
+    share = results["memorization"]["estimates"]["exposed"]
+    assert out.stat().st_mode & 0o777 == 0o600
+    assert len(rows) == len(pd.read_parquet(files["synthetic"]))
+    assert (rows["alpha_m"] < 1).mean() == pytest.approx(share["value"])
+    metrics[0] = "--metrics=dcr"
+    assert "Fix: add memorization to --metrics" in command(*evaluate(files, *metrics), status=2).err
+
+
 def test_a_limit_that_is_not_assessable_exits_with_3(files: dict[str, Path], tmp_path: Path, command: Command) -> None:
     policy = tmp_path / "p.yaml"
     policy.write_text("limits: [{statistic: dcr.privacy_score, at_most: 0.9, min_subjects: 1000}]")

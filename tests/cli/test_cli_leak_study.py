@@ -56,9 +56,30 @@ def test_it_goes_on_and_takes_up_no_other_study(run: Callable[..., Said], tmp_pa
 
 
 @pytest.mark.slow
-def test_over_fitting_instead(run: Callable[..., Said], tmp_path: Path) -> None:
+def test_over_fitting_instead(run: Callable[..., Said], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("privacy_assets.generators.rvae._OVERFIT_EPOCHS", 5)
     small = ["--set=hidden_dims=[8]", "--set=latent=2", "--set=epochs=4", "--set=batch_size=50"]
-    assert "Not reached: 2 (ended at " in run("--subject=pid", "--overfit=1,2", *small).out
+    assert "Not reached: 2 (ended at " in run("--subject=pid", "--generator=rvae", "--overfit=1,2", *small).out
     found = json.loads((tmp_path / "out/leak_study.json").read_text())
     assert [point["wanted"] for point in found["points"]] == [1.0, 2.0] and found["points"][0]["x"] == 1.0
     assert "L/L*" in (tmp_path / "out/leak_study.html").read_text()
+
+
+def test_settings_of_metrics_and_of_the_embedder_come_from_the_policy(
+    run: Callable[..., Said], command: Command, tmp_path: Path
+) -> None:
+    policy = tmp_path / "paper.yaml"
+    metric, encoder = "metrics: {dcr: {n_bootstraps: 50}}", "embedder: {preset: paper, width: 8, max_epochs: 2}"
+    policy.write_text(f"extends: default\n{metric}\n{encoder}")
+    asked = [f"--data={tmp_path / 'people.parquet'}", "--subject=pid", "--quiet", "--metrics=dcr", "--device=cpu"]
+    asked += ["--fractions=0,1", "--noise=0", f"--policy={policy}"]
+    found = {}
+    for name, more in (("with", []), ("without", ["--no-embedder"])):
+        command("leak-study", f"--out={tmp_path / name}", *asked, *more)
+        found[name] = json.loads((tmp_path / name / "leak_study.json").read_text())
+    assert found["without"]["embedder"] is None
+    trained = found["with"]["embedder"]
+    assert (trained["settings"]["preset"], trained["settings"]["width"], trained["epochs"]) == ("paper", 8, 2)
+    assert trained["validation_loss"] > 0 and 0 <= trained["validation_accuracy"] <= 1
+    embedded = [point["estimates"]["dcr.privacy_score_embedded"][0] for point in found["with"]["points"]]
+    assert embedded[0] < 0.3 and embedded[1] == 1

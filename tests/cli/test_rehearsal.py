@@ -208,6 +208,16 @@ def test_exit_statuses(place: Path, command: Command) -> None:
     assert out.count("  not assessable  ") == 2 and "too few" in out
 
 
+def test_codes_that_only_a_rehearsal_refuses_are_told_as_such(place: Path, command: Command) -> None:
+    people = pd.concat(
+        [visits(seed).assign(pid=lambda rows, seed=seed: rows["pid"] + seed * PEOPLE) for seed in range(3)]
+    )
+    people.assign(ward=[f"W{person % 187}" for person in people["pid"]]).to_parquet("visits.parquet")
+    _, err = run(command, "--rehearse", "--quiet", status=2)
+    assert "'ward' (codes that only a few rows share)" in err and "a run may accept what it refuses here." in err
+    run(command, "--quiet")
+
+
 def test_without_a_subject_the_rows_of_train_are_those_of_the_run(place: Path) -> None:
     visits().drop(columns="pid").to_csv("visits.csv", index=False)
     written(source="visits.csv", subject={"each_row": True})

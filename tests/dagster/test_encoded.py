@@ -99,6 +99,7 @@ def test_what_was_stored_measures_the_same(made: tuple[TableRun, EvaluationInput
     after, signed, snapshot = opened(steps, stored)
     assert (signed, snapshot) == work.checked_inputs(steps, before)
     assert (after.digest, after.seal) == (before.digest, before.seal)
+    assert after.embedder.description == before.embedder.description
     for given, found in ((before.tables, after.tables), (before.generated, after.generated)):
         assert list(given) == list(found)
         for role, table in given.items():

@@ -67,7 +67,7 @@ def test_a_filtered_table_is_published_and_says_so(tmp_path: Path, instance: dg.
     assert before > 0.2 > report["metrics"]["memorization"]["estimates"]["exposed"]["value"]
     rows = {row["name"]: row for row in report["privacy_configuration"]}
     assert {name: row["state"] for name, row in rows.items()} == {
-        "similarity": "off", "memorization": "on", "outliers": "on", "over-fitting": "unknown",
+        "similarity": "off", "memorization": "on", "outliers": "on", "alpha_m": "off", "over-fitting": "unknown",
         "differential privacy": "unknown",
     }  # fmt: skip
     assert "quantile 0.8" in rows["outliers"]["how"] and f"{each[1]:,} of" in rows["outliers"]["how"]
@@ -85,9 +85,16 @@ def test_the_report_tells_how_a_private_generator_protects_its_rows(
 ) -> None:
     """The report uses the signed snapshot, and states that a filter reads the real rows outside of the budget."""
     private = {"name": "privbayes", "settings": {"epsilon": 3}}
-    result = run(people_table(tmp_path, generator=private, filter=FILTER), instance)
-    assert "privacy_report" in made(result), failures(result)
+    limit = {"statistic": "data_privacy.configuration", "at_least": 90, "min_subjects": 5}
+    limited = {"metrics": ["data_privacy"], "policy": {"limits": [limit]}}
+    result = run(people_table(tmp_path, generator=private, filter=FILTER, **limited), instance)
+    assert result.success, failures(result)
+    for asset in ("attestation", "privacy_report"):
+        assert made(result)[asset]["Privacy Configuration"] == 100
+        assert "Privacy Configuration: Excellent" in made(result)[asset]["Gretel's grades"]
+        assert 0 <= made(result)[asset]["Data Privacy Score"] <= 100
     report = reported(tmp_path)
+    assert report["privacy_configuration_score"] == {"score": 100, "grade": "Excellent"}
     rows = {row["name"]: row for row in report["privacy_configuration"]}
     for name, words in (("over-fitting", "at most 1 parents"), ("differential privacy", "epsilon 3, delta 0")):
         assert rows[name]["state"] == "on" and words in rows[name]["how"]
@@ -97,6 +104,10 @@ def test_the_report_tells_how_a_private_generator_protects_its_rows(
     assert outside in report["generator"]["privacy"]["outside_guarantee"]
     assert outside in rows["differential privacy"]["how"]
     assert "not covered: range or few values of age" in rows["differential privacy"]["how"]
+
+    result = run(people_table(tmp_path, generator=private, **limited), instance)
+    assert not result.success and "data_privacy.configuration" in refusal(result, "attestation")
+    assert reported(tmp_path)["privacy_configuration_score"]["grade"] == "Very Good"
 
 
 @pytest.mark.slow

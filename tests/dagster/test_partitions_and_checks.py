@@ -21,8 +21,11 @@ from standins import (
     table_of,
 )  # fmt: skip
 
-from privacy_assets import PrivacyIOManager, build_privacy_checks, read_published
+from privacy_assets import GpuResource, PrivacyIOManager, build_privacy_checks, read_published
+from privacy_assets.distances.embedder import Embedder
 from privacy_assets.errors import InputError
+from privacy_assets.evaluation.evaluate import fit_embedder
+from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.pipeline.row_sources import partition_path
 from privacy_assets.tables.files import table_files
 from privacy_assets.tables.table import Table
@@ -137,6 +140,39 @@ def test_checks_on_assets_of_the_user(tmp_path: Path, instance: dg.DagsterInstan
     for check in (check for check in found.values() if not check.passed):  # one step knows all limits here
         assert {record.data["cause"] for record in check.metadata["advice"].records} == {"copied rows"}
     assert set(made(result)) == {"train", "holdout", "synthetic"}
+
+
+def test_checks_train_the_embedder_of_the_policy(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[str, object]] = []
+
+    def fit(inputs: EvaluationInputs, **settings: object) -> Embedder:
+        asked.append(settings)
+        return fit_embedder(inputs, **settings, width=8, max_epochs=1)
+
+    monkeypatch.setattr("privacy_assets.dagster.checks.fit_embedder", fit)
+
+    @dg.asset
+    def train() -> pd.DataFrame:
+        return people()
+
+    @dg.asset
+    def holdout() -> pd.DataFrame:
+        frame = people(seed=1)
+        return frame.assign(pid="h" + frame["pid"])
+
+    @dg.asset
+    def synthetic(train: pd.DataFrame) -> pd.DataFrame:
+        return independent(train.drop(columns="pid"), 500, 0)
+
+    policy = {"limits": [{"statistic": "dcr.privacy_score_embedded", "at_most": 0.5}], "embedder": {"preset": "paper"}}
+    own = [train, holdout, synthetic]
+    found = build_privacy_checks(train=train, holdout=holdout, synthetic=synthetic, subject="pid", policy=policy)
+    io = {"io_manager": dg.FilesystemIOManager(base_dir=str(tmp_path)), "gpu": GpuResource()}
+    result = dg.materialize([*own, *found], instance=instance, resources=io)
+    assert asked == [{"preset": "paper"}]
+    assert checks(result)["synthetic", "dcr_privacy_score_embedded"].passed
 
 
 @pytest.mark.parametrize("column", [None, "region"])

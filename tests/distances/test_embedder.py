@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pandas as pd
@@ -210,6 +210,11 @@ def test_early_stopping_stops_and_keeps_the_best_weights(tmp_path):
     assert len(losses) == int(np.argmin(means)) + 1 + 4
     best = int(np.argmin(losses)) + 1
     assert best < len(losses)
+    found, kept = stopped.description, stopped.history[best - 1]
+    assert (found["epochs"], found["kept_epoch"]) == (len(losses), best)
+    figures = [found[name] for name in ("train_loss", "validation_loss", "validation_accuracy")]
+    assert figures == pytest.approx([kept.train_loss, kept.validation_loss, kept.validation_accuracy], abs=5e-5)
+    assert found["settings"] == asdict(settings) | {"dims": 10}
     cut = trained(noise, replace(settings, max_epochs=best))
     assert saved_bytes(stopped, tmp_path / "a")[1] == saved_bytes(cut, tmp_path / "b")[1]
 
@@ -248,9 +253,19 @@ def test_paper_preset_is_that_of_the_paper():
     assert (settings.width, settings.dropout, settings.temperature, settings.batch_size) == (1024, 0.1, 0.1, 1024)
     assert (settings.max_steps, settings.max_rows) == (None, None)
     assert (settings.learning_rate, settings.max_epochs, settings.window, settings.patience) == (1e-3, 300, 20, 10)
-    assert [EmbedderSettings().dims_for(columns) for columns in (1, 15, 97, 193)] == [10, 10, 20, 30]
     paper = trained(mixed(30), replace(settings, max_epochs=1))
     assert [layer.out_features for layer in paper.network.layers] == [1024] * 3
+
+
+@pytest.mark.parametrize("preset", ["default", "paper"])
+def test_dimensions_are_those_of_the_paper(preset):
+    settings = EmbedderSettings(preset=preset)
+    published = {15: 10, 28: 20, 37: 30}  # columns of Adult, Texas and Census (5.1), and their dimensions (5.2)
+    assert {columns: settings.dims_for(columns) for columns in published} == published
+    found = [settings.dims_for(columns) for columns in range(1, 300)]
+    assert found == sorted(found) and set(found) == {10, 20, 30}
+    assert all(dims < columns for columns, dims in enumerate(found, start=1) if columns > 10)  # appendix C
+    assert replace(settings, dims=7).dims_for(28) == 7
 
 
 def wide(columns):
@@ -276,10 +291,11 @@ def test_tables_of_every_shape(shape, tmp_path):
     frame = SHAPES[shape]
     embedder = trained(frame)
     points = embed(embedder, frame)
-    assert points.shape == (len(frame), 20 if frame.shape[1] == 100 else 10) and points.dtype == np.float32
+    assert points.shape == (len(frame), 30 if frame.shape[1] == 100 else 10) and points.dtype == np.float32
     assert np.abs(np.linalg.norm(points.astype(np.float64), axis=1) - 1).max() < 1e-6
     assert len(np.unique(points, axis=0)) > len(frame) / 4
     assert (embedder.history[0].validation_loss is None) == (len(frame) < 20)
+    assert (embedder.description["validation_accuracy"] is None) == (len(frame) < 20)
     embedder.save(tmp_path)
     assert Embedder.load(tmp_path).history == embedder.history
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from privacy_assets.errors import ConfigError, InputError
-from privacy_assets.evaluation.evaluate import choose_metrics, read_inputs
+from privacy_assets.evaluation.evaluate import choose_metrics, evaluate, fit_embedder, read_inputs
 from privacy_assets.metrics.policies import default_policy
 from privacy_assets.policy import Limit, Policy
+from privacy_assets.report.report import Report
 
 SECRET = "Zebulon-77123"
 
@@ -153,3 +156,34 @@ def test_metrics_and_policy_are_chosen_from_each_other() -> None:
     for wrong in (5, "n_splits", ["n_splits"]):
         with pytest.raises(ConfigError, match="metric 'dcr': settings must be a mapping"):
             choose_metrics({"dcr": wrong}, None)
+
+
+PAPER = {"preset": "paper", "width": 8, "max_epochs": 3}
+
+
+def test_the_report_contains_the_training_of_the_embedder(tables: dict[str, pd.DataFrame], tmp_path: Path) -> None:
+    """The settings come from the policy, and the figures from the kept epoch."""
+    rows = [tables.pop(role) for role in ("train", "holdout", "synthetic")]
+    asked: dict[str, Any] = {"subject": "person", "metrics": ["dcr"], "device": "cpu"}
+    policy = {"extends": "default", "embedder": PAPER}
+    told: list[str] = []
+    report = evaluate(*rows, policy=policy, progress=told.append, **asked)
+    embedder = fit_embedder(read_inputs(*rows, subject="person"), **PAPER)
+    kept = min(embedder.history, key=lambda epoch: epoch.validation_loss or math.nan)
+    found = report.to_json()["embedder"]
+    assert found["settings"]["preset"] == "paper" and found["settings"]["max_steps"] is None
+    assert (found["settings"]["width"], found["settings"]["dims"]) == (8, 10)
+    assert (found["epochs"], found["kept_epoch"]) == (3, kept.epoch)
+    assert found["validation_loss"] == pytest.approx(kept.validation_loss, abs=1e-4)
+    assert found["validation_accuracy"] == pytest.approx(kept.validation_accuracy, abs=1e-4)
+    assert any(line.startswith("the embedder was trained for 3 epochs: validation loss") for line in told)
+    assert report.estimate("dcr.privacy_score_embedded").measurable
+    assert Report.from_json(report.to_json()).embedder == found and "validation_accuracy" in report.to_html()
+    plain = evaluate(*rows, embedder=False, progress=told.append, **asked)
+    assert plain.to_json()["embedder"] is None
+
+
+def test_settings_of_the_embedder_outside_of_the_policy_are_an_error(tables: dict[str, pd.DataFrame]) -> None:
+    rows = [tables.pop(role) for role in ("train", "holdout", "synthetic")]
+    with pytest.raises(ConfigError, match=r"extends: default\nembedder: \{preset: \.\.\.\}"):
+        evaluate(*rows, embedder={"preset": "paper"}, metrics=["dcr"])  # type: ignore[arg-type]

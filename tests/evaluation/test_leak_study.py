@@ -214,6 +214,21 @@ def test_a_statistic_of_which_less_is_riskier_has_to_fall(statistic: str, rises:
     assert [(fit.rises, fit.slope < 0) for fit in linear_fits(points)] == [(rises, True)]
 
 
+def test_the_papers_generator_over_fits_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    train = TRAIN.with_schema(SCHEMA.without("key"))
+
+    def series(**settings: object) -> str:
+        return next(overfit_cases(train, 50, settings=settings, ratios=[1])).series
+
+    for module in ("evaluation.leak_study", "generators.realtabformer"):
+        monkeypatch.setattr(f"privacy_assets.{module}.find_spec", lambda name: None)
+    assert series(latent=2) == "rvae, latent 2"
+    assert series(python="rtf/bin/python", layers=2) == "realtabformer, layers 2"
+    for module in ("evaluation.leak_study", "generators.realtabformer"):
+        monkeypatch.setattr(f"privacy_assets.{module}.find_spec", lambda name: object())
+    assert series(layers=2) == "realtabformer, layers 2"
+
+
 @pytest.mark.slow
 def test_over_fitting_asks_for_a_generator_with_such_a_loss() -> None:
     train = TRAIN.with_schema(SCHEMA.without("key"))
@@ -222,7 +237,7 @@ def test_over_fitting_asks_for_a_generator_with_such_a_loss() -> None:
     with pytest.raises(ConfigError, match="overfit"):
         list(overfit_cases(train, 50, ratios=[3]))
     small = {"hidden_dims": [8], "latent": 2, "epochs": 3, "batch_size": 50}
-    one, two = overfit_cases(train, 50, settings=small, ratios=[1.05, 1.0])
+    one, two = overfit_cases(train, 50, generator="rvae", settings=small, ratios=[1.05, 1.0])
     assert (one.series, one.x, two.x) == ("rvae, hidden_dims [8], latent 2, epochs 3, batch_size 50", 1.0, 1.05)
     rows, reached = one.make()
     assert len(rows) == 50 and reached == 1.0

@@ -11,6 +11,7 @@ from privacy_assets.errors import ConfigError, InputError
 from privacy_assets.evaluation.evaluate import read_inputs, run_metrics
 from privacy_assets.generators.filters import (
     FILTERS,
+    AlphaFilter,
     Filtered,
     MemorizationFilter,
     OutlierFilter,
@@ -153,7 +154,7 @@ def test_copies_of_any_real_side_go_and_rows_near_nobody_stay(name):
     assert fitted.exposed(fresh).mean() < 0.1
 
 
-@pytest.mark.parametrize("chosen", [build_filter(name, {"quantile": 0.5}) for name in FILTERS], ids=FILTERS)
+@pytest.mark.parametrize("chosen", [build_filter(name, {"quantile": 0.5}) for name in RULES], ids=RULES)
 def test_which_side_a_row_stands_on_does_not_matter(chosen):
     real = mixed(400, 2)
     schema, drawn = real.schema, mixed(200, 3)
@@ -165,7 +166,7 @@ def test_which_side_a_row_stands_on_does_not_matter(chosen):
         np.testing.assert_array_equal(mask, masks[0])
 
 
-@pytest.mark.parametrize("chosen", [build_filter(name, {"quantile": 0.5}) for name in FILTERS], ids=FILTERS)
+@pytest.mark.parametrize("chosen", [build_filter(name, {"quantile": 0.5}) for name in RULES], ids=RULES)
 def test_each_row_is_judged_by_itself(chosen):
     real, drawn = mixed(300, 4), mixed(120, 5)
     fitted = chosen.fit([real], real.schema)
@@ -193,6 +194,69 @@ def test_too_few_real_rows(rows, name):
         build_filter(name).fit([real.take(slice(rows))], real.schema)
 
 
+# ------------------------------------------------------------------------------------- alpha_m
+
+
+def counts_near(rows, others, real, schema, radius):
+    """Number of ``others`` within the radius of each row, one row at a time."""
+    encoder = TabularEncoder.fit(real, schema, others=[rows, others])
+    points, coded = encoder.transform(others), encoder.transform(rows)
+    squared = (points.codes[None] != coded.codes[:, None]).sum(axis=2).astype(float)
+    squared += ((points.numeric[None].astype(float) - coded.numeric[:, None].astype(float)) ** 2).sum(axis=2)
+    return (np.sqrt(squared) <= radius * (1 + TIE)).sum(axis=1)
+
+
+@pytest.mark.parametrize("threshold", [0.2, 0.5, 1.0])
+@pytest.mark.parametrize("radius", [0.0, 0.8, 1.2])
+def test_alpha_m_is_the_naive_ratio_of_counts(radius, threshold):
+    """Kuppa et al., section 3: g / t, here with 1/2 added to both. The holdout does not matter."""
+    train, holdout, first, later = split(mixed(500, 20), 150, 100, 150, 60)
+    first = Table.stack([first, train.take(np.arange(40) // np.repeat([1, 3], [20, 20]))])
+    schema, real = train.schema, [train, holdout]
+    fitted = AlphaFilter(radius=radius, threshold=threshold).fit(real, schema)
+    for rows, own, given in ((first, 1, None), (Table.stack([later, train.take(slice(100, 120))]), 0, first)):
+        g = counts_near(rows, first, real, schema, radius) - own
+        t = counts_near(rows, train, real, schema, radius)
+        expected = (g + 0.5) / (t + 0.5) < threshold
+        np.testing.assert_array_equal(fitted.exposed(rows, given), expected)
+        assert not expected.all() and (expected.any() or threshold == 0.2)
+    turned = AlphaFilter(radius=radius, threshold=threshold).fit([train, later], schema)
+    if radius == 0:
+        np.testing.assert_array_equal(turned.exposed(first), fitted.exposed(first))
+
+
+@pytest.mark.parametrize("people", [None, 5])
+def test_alpha_m_drops_the_rows_that_the_metric_calls_exposed(people):
+    train, holdout, drawn = split(mixed(600, 21), 250, 100, 250)
+    drawn = Table.stack([drawn, train.take(slice(40))])
+    whose = None if people is None else np.arange(350) // people
+    subjects = {} if whose is None else {"train": whose[:250], "holdout": whose[250:]}
+    tables = {"train": train.frame(), "holdout": holdout.frame()}
+    if whose is not None:
+        tables = {role: frame.assign(who=subjects[role].astype(str)) for role, frame in tables.items()}
+    inputs = read_inputs(
+        tables["train"], tables["holdout"], drawn.frame(), subject=None if whose is None else "who", seed=0
+    )
+    metric = build_metric("memorization", {"quantile": 0.1})
+    result = run_metrics(inputs, {"memorization": metric})["memorization"]
+    fitted = AlphaFilter(quantile=0.1).fit([train, holdout], train.schema, whose)
+    assert fitted.exposed(drawn).mean() == pytest.approx(result.estimate("exposed").value)
+    assert fitted.exposed(drawn)[-40:].mean() > fitted.exposed(drawn)[:-40].mean()
+    assert f"lambda {fitted.radius:.4g}" == result.estimate("exposed").note
+
+
+def test_alpha_m_counts_the_first_draw_only():
+    """A later, smaller draw is compared with the release, otherwise its rows would lack synthetic neighbors."""
+    letters = Table.read(pd.DataFrame({"a": list("xxyy")}))
+    first = Table.read(pd.DataFrame({"a": list("xxxxz")}))
+    fitted = AlphaFilter(radius=0.0).fit([letters], letters.schema)
+    assert fitted.exposed(first).tolist() == [False] * 5
+    assert fitted.exposed(first.take(np.array([0, 4])), first).tolist() == [False, False]
+    assert fitted.exposed(first.take(np.array([0, 4]))).tolist() == [True, False]
+    with pytest.raises(InputError, match="filter alpha_m.*1 real rows were given in train.*two or more"):
+        AlphaFilter().fit([letters.take(slice(1)), letters], letters.schema)
+
+
 # ------------------------------------------------------------------------------------- settings
 
 
@@ -201,7 +265,7 @@ def test_filters_are_named():
         build_filter("memorisation")
     with pytest.raises(ConfigError, match="filter similarity has no setting 'crowd'"):
         build_filter("similarity", {"crowd": 3})
-    assert {name: kind.name for name, kind in FILTERS.items()} == {name: name for name in RULES}
+    assert {name: kind.name for name, kind in FILTERS.items()} == {name: name for name in (*RULES, "alpha_m")}
     assert build_filter("memorization", {"crowd": 3}).settings()["crowd"] == 3
 
 

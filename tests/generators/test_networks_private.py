@@ -12,7 +12,9 @@ from scipy import stats
 from privacy_assets.errors import ConfigError
 from privacy_assets.generators.networks.private import (
     ConditionalSampler,
+    PateSteps,
     PrivateSteps,
+    Student,
     Teachers,
     epsilon_of,
     noise_for,
@@ -204,10 +206,49 @@ def test_a_moment_bounds_the_privacy_loss_of_a_noisy_label() -> None:
 def test_every_teacher_votes_for_half_of_the_rows() -> None:
     torch.manual_seed(0)
     teachers = Teachers(7, 5)
-    torch.nn.init.normal_(teachers.weight)
+    for weight in teachers.parameters():
+        torch.nn.init.normal_(weight)
     rows = torch.rand(10, 5)
     assert int(teachers.votes(rows).sum()) == 7 * 5
-    by_hand = sum(
-        (rows @ teachers.weight[k, :, 0] > (rows @ teachers.weight[k, :, 0]).median()).long() for k in range(7)
-    )
+    by_hand = torch.zeros(10, dtype=torch.int64)
+    for k in range(7):
+        hidden = torch.nn.functional.leaky_relu(rows @ teachers.first[k] + teachers.first_level[k], 0.2)
+        scores = (hidden @ teachers.last[k] + teachers.last_level[k])[:, 0]
+        by_hand += (scores > scores.median()).long()
     assert torch.equal(teachers.votes(rows), by_hand)
+
+
+def pate_steps(codes: torch.Tensor, teachers: int, positions: torch.Tensor, scale: float) -> PateSteps:
+    """Steps on the rows ``codes``, dealt to the teachers in order."""
+    torch.manual_seed(0)
+    shape, width = Shape(0, [2, 2]), 4 + positions.shape[1]
+    data = shape.expand(torch.zeros(len(codes), 0), codes).reshape(teachers, -1, 4)
+    return PateSteps(
+        GanSampler(shape, [8], 3), Teachers(teachers, width), Student(width, [8], 64), data,
+        torch.full((teachers,), data.shape[1]), positions=positions, batch_size=64, scale=scale,
+    )  # fmt: skip
+
+
+def test_teachers_tell_a_dependence_that_frequencies_do_not_show() -> None:
+    """Both columns are equal in real rows; the generator draws them independently, at first with other frequencies."""
+    codes = torch.arange(300)[:, None].expand(-1, 2) % 2
+    steps = pate_steps(codes, 5, torch.zeros(4, 0), 1.0)
+    torch.nn.init.zeros_(steps.sampler.body[-1].weight)  # independent fair columns
+    torch.nn.init.zeros_(steps.sampler.body[-1].bias)
+    for _ in range(150):
+        steps.teach()
+    pairs = torch.tensor([[0, 0], [1, 1], [0, 1], [1, 0]])
+    rows = Shape(0, [2, 2]).expand(torch.zeros(4, 0), pairs)
+    assert steps.teachers.votes(rows).tolist() == [5, 5, 0, 0]
+
+
+def test_the_label_is_the_difference_of_the_noisy_counts() -> None:
+    codes = torch.arange(40)[:, None].expand(-1, 2) % 2
+    steps = pate_steps(codes, 4, torch.zeros(4, 0), 3.0)
+    steps.label(0, np.random.default_rng(5))
+    noise = torch.from_numpy(np.random.default_rng(5).laplace(0.0, 3.0, (2, 64)))
+    with torch.no_grad():
+        votes = steps.teachers.votes(steps.student.rows[0])
+    assert torch.allclose(steps.student.labels[0], ((2 * votes - 4 + noise[0] - noise[1]) / 4).float())
+    rows = steps.student.rows[0]
+    assert set(rows.flatten().tolist()) == {0.0, 1.0} and (rows.reshape(64, 2, 2).sum(2) == 1).all()

@@ -222,6 +222,13 @@ def test_the_worker_writes_what_its_trainers_log(tmp_path: Path, monkeypatch: py
     first = [{"epoch": float(epoch), "grad_norm": 1.5, "validation_loss": 3.0} for epoch in (1, 2)]
     second = [{**row, "epoch": row["epoch"] + 2, "overfitting_ratio": 1.5} for row in first]
     assert list(programs.read_history(tmp_path / programs.HISTORY)) == [*first, *second]
+    recorder = worker["recording"]()(0, {}, [], [5.0, 6.0], 1.2)._build_tabular_trainer().callback
+    stops = []
+    for loss in (4.0, 3.0, 3.5, 2.9, 3.47, 3.48):  # the second training has the least loss
+        control = SimpleNamespace(should_training_stop=False)
+        recorder.on_evaluate(None, None, control, {"eval_loss": loss})
+        stops.append(control.should_training_stop)
+    assert stops == [False] * 5 + [True]
     assert (worker["HISTORY"], worker["EPOCHS"]) == (programs.HISTORY, programs.EPOCHS)
     assert {*worker["NAMES"].values(), "epoch", "overfitting_ratio"} == programs.MEASURED
 
@@ -259,10 +266,13 @@ def test_over_fitting_on_purpose_stops_at_the_ratio() -> None:
     second = history[len(first) :]
     assert len(first) > 1 and 1 < len(second) < 100
     assert [row["epoch"] for row in history] == [float(epoch) for epoch in range(1, len(history) + 1)]
-    best = min(row["validation_loss"] for row in first)
-    ratios = [row["validation_loss"] / best for row in second]
+    before, losses = ([row["validation_loss"] for row in part] for part in (first, second))
+    ratios = [loss / min(before + losses) for loss in losses]
     assert ratios == pytest.approx([row["overfitting_ratio"] for row in second], rel=1e-4)
-    assert ratios[-1] >= 1.1 and all(r < 1.1 for at, r in enumerate(ratios[:-1]) if r > min(ratios[: at + 1]))
+    assert ratios[-1] >= 1.1
+    for end in range(1, len(losses)):
+        past = losses[:end]
+        assert past[-1] == min(past) or past[-1] < 1.1 * min(before + past)
 
 
 # The coding of tables

@@ -94,6 +94,8 @@ class Golden:
 class Frozen:
     """An embedder whose embeddings are stored in files, row by row in the order of the tables."""
 
+    description = None
+
     def __init__(self, release: Golden, inputs: EvaluationInputs) -> None:
         with np.load(HERE / release.population / "embedded.npz") as real:
             known = {role: real[role] for role in REAL}

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 from privacy_assets.metrics.attribute_inference import AttributeInference
 from privacy_assets.metrics.attribute_inference.attacks import GIOMI, Target, Targets, Trial, entropies
@@ -186,6 +187,60 @@ def test_rates_weights_and_points_against_a_naive_twin() -> None:
     assert excess == pytest.approx([*(expected[0] - expected[1]), (expected[0] - expected[1]) @ outcome.weights])
     wilson = (expected * 40 + 1.959964**2 / 2) / (40 + 1.959964**2)
     assert outcome.risk(sides[0])[0] == pytest.approx((wilson[0] - wilson[1]) / (1 - wilson[1]), abs=1e-6)
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_gretels_own_score_against_a_naive_twin(k: int) -> None:
+    """Accuracy on train times entropy relative to its mean. With all but one column known, there are no draws."""
+    train, holdout, fresh = continuous(40, 0), continuous(40, 1), continuous(90, 2)
+    frames = [frame.assign(constant="x", city=list("pqrs") * (len(frame) // 4) + ["p"] * (len(frame) % 4))
+              for frame in (train, holdout, pd.concat([train[:20], fresh], ignore_index=True))]  # fmt: skip
+    inputs = given(*frames)
+    result = AttributeInference(n_permutations=199, n_quasi_identifiers=5, n_neighbors=k).measure(inputs)
+    _, trial = attack(inputs, ALL)
+    (train, _, synthetic), real = frames, pd.concat(frames[:2])
+    risks = {}
+    for at, name in enumerate(inputs.schema.names):
+        known, made = without(inputs, name)
+        right = 0
+        for row in range(40):
+            near = synthetic[name].iloc[((made - known[row]) ** 2).sum(axis=1).argsort(kind="stable")[:k]]
+            truth = train[name].iloc[row]
+            if name == "when":
+                days = abs((near.mean() - truth).total_seconds()) / 86_400
+                right += days <= 0.01 * trial.targets[at].spread
+            elif name in ("c", "city", "constant"):
+                right += max(near, key=list(near).count) == truth
+            else:
+                right += abs(near.mean() - truth) <= 0.01 * abs(truth)
+        risks[name] = right / 40 * stats.entropy(real[name].value_counts())
+    mean = np.mean([stats.entropy(real[name].value_counts()) for name in risks])
+    shown = {row["column"]: row["gretel"] for row in result.tables["columns"]}
+    assert shown == pytest.approx({name: 100 * max(0.0, 1 - risk / mean) for name, risk in risks.items()}, abs=1e-4)
+    assert shown["constant"] == 100 and min(shown.values()) < 60
+    grade = result.tables["grade"][0]
+    assert grade["gretel"] == pytest.approx(100 * (1 - np.mean(list(risks.values())) / mean), abs=1e-4)
+
+
+def test_without_entropy_there_is_no_risk() -> None:
+    constant = pd.DataFrame({"a": ["x"] * 60, "b": [1.0] * 60})
+    result = run(constant, constant, constant)
+    assert [row["gretel"] for row in result.tables["columns"]] == [100, 100]
+    assert result.tables["grade"][0]["gretel"] == 100
+
+
+def test_gretels_attack_is_set_by_three_settings() -> None:
+    train, holdout, fresh = parts((300, 200, 300), 4)
+    metric = AttributeInference(n_permutations=199, n_quasi_identifiers=2, n_neighbors=3, target_share=0.1)
+    result = run(train, holdout, fresh, metric)
+    asked = [(row["quasi_identifiers"], row["neighbours"]) for row in result.tables["attacks"]]
+    assert asked == [(2, 1), (2, 3), (4, 1), (4, 3), (7, 1), (7, 3)]
+    assert result.tables["grade"][0]["gretel"] == result.tables["attacks"][1]["gretel"]
+    assert result.estimates[0].subjects == 2 * 30
+    for share, people in ((1.0, 200), (0.5, 150), (0.01, 20), (None, 200)):  # no more than the holdout has
+        assert Targets.choose(given(train, holdout, fresh), 5000, share).member.sum() == people
+    one_column = (frame.iloc[:, :1] for frame in (train, holdout, fresh))
+    assert run(*one_column, metric).estimate("protection_score").measurable
 
 
 def test_rows_of_a_person_count_for_the_person() -> None:

@@ -6,18 +6,25 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from privacy_assets import Policy, evaluate
+from privacy_assets.infra.settings import settings_of
 from privacy_assets.metrics.membership_inference.gretel import (
     LEVELS,
     AttackGrid,
+    attack_grades,
     grade,
     level_table,
     mean_points,
     protection_points,
 )
+from privacy_assets.metrics.membership_inference.metric import MembershipInference, protect
+from privacy_assets.metrics.membership_inference.scores import build_population
 from privacy_assets.metrics.policies import default_policy
-from tests.metrics.given_tables import cut
+from privacy_assets.stats import inference
+from tests.metrics.given_tables import cut, given
+from tests.metrics.surveys import parts
 
 
 def naive_points(members, others, thresholds, size, rng):
@@ -69,11 +76,80 @@ def test_grades_are_cut_at_20_40_60_80():
     assert [grade(one) for one in points] == levels
 
 
+# Precision, accuracy, and the grade by the paper and by default (significant above an accuracy of 0.53).
+ATTACKS = [
+    (0.45, 0.49, "Excellent", "Excellent"),
+    (0.5, 0.5, "Very Good", "Excellent"),
+    (0.58, 0.52, "Very Good", "Excellent"),
+    (0.58, 0.54, "Very Good", "Very Good"),
+    (0.55, 0.55, "Very Good", "Very Good"),
+    (0.7, 0.51, "Good", "Excellent"),
+    (0.7, 0.6, "Good", "Good"),
+    (0.75, 0.79, "Moderate", "Moderate"),
+    (0.95, 0.6, "Moderate", "Moderate"),
+    (0.79, 1.0, "Moderate", "Moderate"),
+    (0.8, 0.8, "Poor", "Poor"),
+    (1.0, 0.9, "Poor", "Poor"),
+    (math.nan, 0.5, "Unavailable", "Unavailable"),
+]
+
+
+def test_one_attack_is_graded_by_precision_and_accuracy():
+    precision, accuracy = np.array(ATTACKS)[:, :2].astype(float).T
+    assert attack_grades(precision, accuracy).tolist() == [row[2] for row in ATTACKS]
+    assert attack_grades(precision, accuracy, np.full(len(ATTACKS), 0.53)).tolist() == [row[3] for row in ATTACKS]
+
+
+@pytest.mark.parametrize("n", [200, 1500])
+def test_significance_is_that_of_the_hypergeometric_test(n):
+    """An attack on all rows of equal sides has a fixed number of positives, of which a random half are members."""
+    grid = AttackGrid(sizes=(1.0,), samples=3)
+    counts, member = as_counts(grid, *(np.random.default_rng(side).gamma(4, 1, n) for side in (0, 1)))
+    found = grid.chance(counts, member, 4999, np.random.default_rng(2)).reshape(3, -1)
+    assert (found == found[0]).all(), "one threshold for all samples"
+    positives = np.ceil(np.array(grid.quantiles) * 2 * n - 1e-9)
+    exact = 0.5 + (2 * stats.hypergeom.ppf(0.95, 2 * n, n, positives) - positives) / (2 * n)
+    np.testing.assert_allclose(found[0], exact, atol=1.01 / n)
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_without_a_leak_one_attack_in_twenty_is_not_excellent(rows):
+    """Also with several equal rows per person, where a test by row would find half of the attacks significant."""
+    grid, g, shares, paper = AttackGrid(samples=1), np.random.default_rng(0), [], []
+    for _ in range(20):
+        counts = grid.counts(np.repeat(g.gamma(4, 1, 1200), rows), np.repeat(np.arange(1200), rows))
+        member = np.arange(1200) < 700
+        rates = grid.attacks(counts, member, g)
+        usable = ~np.isnan(rates[0])
+        shares.append(np.mean(attack_grades(*rates, grid.chance(counts, member, 199, g))[usable] == "Excellent"))
+        paper.append(np.mean(attack_grades(*rates)[usable] == "Excellent"))
+    assert np.mean(shares) == pytest.approx(0.95, abs=0.04)
+    assert np.mean(paper) == pytest.approx(0.5, abs=0.12)
+
+
 def test_levels_count_every_attack_once():
-    table = level_table(np.array([0.0, 10.0, 50.0, 100.0, math.nan]))
+    table = level_table(np.array(["Poor", "Poor", "Good", "Excellent", "Unavailable"]))
     assert [row["level"] for row in table] == [*LEVELS, "Unavailable"]
     assert [row["attacks"] for row in table] == [2, 0, 1, 0, 1, 1]
     assert [row["share"] for row in table] == [0.4, 0.0, 0.2, 0.0, 0.2, 0.2]
+    assert [row["share"] for row in level_table(np.array([]))] == [0.0] * 6
+
+
+def test_the_rule_for_excellent_changes_no_number(monkeypatch):
+    monkeypatch.setattr(inference, "bootstrap", lambda *_: (0.0, 100.0, math.nan))  # slow, and not the subject
+    train, holdout, fresh = parts((500, 400, 500), 3)
+    shares = {}
+    for name, synthetic in (("fresh", fresh), ("copy", train)):
+        population = build_population(given(train, holdout, synthetic))
+        found = [protect(population, n, *map(np.random.default_rng, (0, 1))) for n in (199, None)]
+        assert found[0][0].value == found[1][0].value
+        for rule, (_, tables) in zip(("default", "paper"), found, strict=True):
+            shares[name, rule] = {row["level"]: row["share"] for row in tables["levels"]}
+    assert shares["fresh", "default"]["Excellent"] > 0.5 > shares["fresh", "paper"]["Excellent"]
+    for rule in ("default", "paper"):
+        assert shares["copy", rule]["Excellent"] == 0 and shares["copy", rule]["Poor"] > 0.2
+    settings = {setting.name: setting for setting in settings_of(MembershipInference)}
+    assert settings["excellent"].default == "not_significant" and "below_half" in settings["excellent"].domain
 
 
 @pytest.mark.parametrize("seed", [0, 1])

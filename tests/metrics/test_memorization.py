@@ -83,6 +83,22 @@ def test_counts_alpha_and_ratios_are_the_naive_ones(radius, sizes):
     np.testing.assert_allclose(found.train_to_holdout, by_holdout)
 
 
+def test_every_row_has_its_coefficient_outside_of_the_report():
+    """Kuppa et al., abstract: a score "for each synthetic sample". Reports get none of them."""
+    inputs = given(*release(120, 40, 90, copies=30))
+    result = Memorization(n_permutations=199, radius=1.0).measure(inputs)
+    t, h, g, alpha, by_synthetic, by_holdout = naive(inputs, 1.0)
+    rows = pd.DataFrame(result.rows)
+    expected = {"row": range(90), "alpha_m": alpha, "train": t, "holdout": h, "synthetic": g}
+    for name, values in expected.items():
+        np.testing.assert_array_equal(rows[name], values)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        for other, ratios in (("to_synthetic", by_synthetic), ("to_holdout", by_holdout)):
+            found = rows["to_train"] / rows[other]
+            np.testing.assert_allclose(found[rows[other] > 0], ratios[rows[other] > 0], atol=1e-9)
+    assert "rows" not in result.to_json() and "alpha_m" not in json.dumps(result.to_json()) + repr(result)
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_statistics_are_the_naive_ones(seed):
     """The reference band of the excess shuffles labels here, with counts computed here."""

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import itertools
 import math
+from statistics import NormalDist
 from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from privacy_assets.metrics.policies import load_policy
 from privacy_assets.metrics.singling_out import SinglingOut
 from privacy_assets.metrics.singling_out import metric as singling_out
 from privacy_assets.metrics.singling_out.metric import Configuration, exactly_one, giomi_risk, risks
-from privacy_assets.policy import judge_limit
+from privacy_assets.policy import Limit, judge_limit
 from privacy_assets.stats.estimates import MetricResult
 from privacy_assets.stats.intervals import wilson_centre
 from privacy_assets.stats.subjects import Subjects
@@ -49,7 +51,67 @@ def test_giomi_brings_the_larger_side_to_the_size_of_the_smaller(members: int, o
     exact = (small == 1).sum()
     hits = (expected, exact) if others < members else (exact, expected)
     train, control = (wilson_centre(x, 40) for x in hits)
-    assert giomi_risk(k, m, members, others) == pytest.approx((train - control) / (1 - control), abs=1e-12)
+    assert giomi_risk(k, m, members, others)[0] == pytest.approx((train - control) / (1 - control), abs=1e-12)
+
+
+@pytest.mark.parametrize(("hits_train", "hits_unseen"), [(0, 0), (7, 0), (90, 30), (30, 90), (200, 199), (200, 0)])
+def test_giomis_interval_is_that_of_equations_6_and_7(hits_train: int, hits_unseen: int) -> None:
+    """Wilson's interval by the roots of its quadratic, and delta_R by numeric derivatives of eq. 7."""
+    queries, z = 200, NormalDist().inv_cdf(0.975)
+
+    def rate(hits: int) -> tuple[float, float]:
+        # The ends p of Wilson's interval solve (p - hits / n)^2 = z^2 p (1 - p) / n.
+        share = hits / queries
+        ends = np.roots([1 + z * z / queries, -2 * share - z * z / queries, share * share]).real
+        return ends.mean(), np.ptp(ends) / 2
+
+    def risk(train: float, control: float) -> float:
+        return (train - control) / (1 - control)
+
+    (train, d_train), (control, d_control) = rate(hits_train), rate(hits_unseen)
+    step = 1e-6
+    slope_train = (risk(train + step, control) - risk(train - step, control)) / (2 * step)
+    slope_control = (risk(train, control + step) - risk(train, control - step)) / (2 * step)
+    half = math.sqrt((slope_train * d_train) ** 2 + (slope_control * d_control) ** 2)
+    value = risk(train, control)
+    found = giomi_risk(*(np.arange(queries) < hits for hits in (hits_train, hits_unseen)), 50, 50)
+    assert found == pytest.approx((value, value - half, min(value + half, 1.0)), rel=1e-6, abs=1e-6)
+
+
+def test_no_query_has_no_published_risk() -> None:
+    assert all(math.isnan(end) for end in giomi_risk(np.zeros(0, np.int64), np.zeros(0, np.int64), 5, 5))
+
+
+@pytest.mark.parametrize("copied", [0, 200, 400])
+def test_the_published_risk_is_the_largest_configuration(copied: int) -> None:
+    """Equal sides: the counts of the table give R by hand. The embedded attack has its own figure."""
+    train, holdout, fresh = parts((400, 400, 400), 21)
+    synthetic = pd.concat([train[:copied], fresh[copied:]], ignore_index=True)
+    result = run(train, holdout, synthetic, embedder=STUB)
+    by_hand: dict[bool, list[float]] = {True: [], False: []}
+    for row in result.tables["configurations"]:
+        n, z2 = row["attacks"], 1.959964**2
+        rate_train, rate_control = ((row[f"hits_{side}"] + z2 / 2) / (n + z2) for side in ("train", "unseen"))
+        by_hand[row["attack"] == "embedded"].append((rate_train - rate_control) / (1 - rate_control))
+    for name, embedded in (("risk_giomi", False), ("risk_giomi_embedded", True)):
+        estimate = result.estimate(name)
+        assert estimate.value == pytest.approx(max(by_hand[embedded]), abs=1e-6)
+        assert estimate.low < estimate.value < estimate.high <= 1
+        assert f"the largest of {len(by_hand[embedded])} configurations" in estimate.note
+    assert result.estimate("risk_giomi").low > 0.9 or copied < 400
+    assert result.estimate("risk_giomi").low < 0.2 or copied > 0
+    order = np.random.default_rng(0).permutation(400)
+    again = run(train.iloc[order], holdout.iloc[::-1], synthetic.iloc[order], embedder=STUB)
+    assert again.estimate("risk_giomi") == result.estimate("risk_giomi")
+
+
+@pytest.mark.parametrize("statistic", ["risk_giomi", "risk_giomi_embedded"])
+def test_the_published_risk_can_be_limited(statistic: str) -> None:
+    limit = Limit(f"singling_out.{statistic}", at_most=0.3)
+    train, holdout, fresh = parts((400, 400, 400), 22)
+    found = [judge_limit(limit, run(train, holdout, rows, embedder=STUB)).status for rows in (fresh, train)]
+    assert found == ["pass", "fail"]
+    assert load_policy({"limits": [{"statistic": limit.statistic, "at_most": 0.3}]}).limits == (limit,)
 
 
 def test_hits_under_permuted_labels_follow_their_exact_law() -> None:
@@ -218,6 +280,9 @@ def test_the_embedded_attack_is_a_family_of_its_own() -> None:
     estimate = with_.estimate("risk_embedded")
     assert estimate.low - 0.1 < 0 < estimate.high + 0.1
     assert copy.estimate("risk_embedded").value >= 0.98
+    assert without.estimate("risk_giomi_embedded").note == "no embedder was passed"
+    assert without.estimate("risk_giomi") == with_.estimate("risk_giomi")
+    assert copy.estimate("risk_giomi_embedded").low > 0.9
     assert {row["attack"] for row in copy.tables["configurations"]} == {"univariate", "multivariate", "embedded"}
 
 

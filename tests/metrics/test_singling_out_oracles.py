@@ -38,6 +38,8 @@ def test_rates_and_giomis_risk_are_anonymeters(found: dict, request: pytest.Fixt
             assert abs(ours[side] - peer[theirs]) <= 3.5 * math.sqrt(2 * attacks * share * (1 - share))
         half = (peer["high"] - peer["low"]) / 2  # anonymeter cuts its statistics off at 0 and 1
         assert peer["low"] - 2 * half <= min(max(ours["giomi"], 0.0), 1.0) <= peer["high"] + 2 * half
+        if peer["low"] > 0 and peer["high"] < 1 and ours["giomi_high"] < 1:
+            assert ours["giomi_high"] - ours["giomi_low"] == pytest.approx(2 * half, rel=0.25)
 
 
 # ---- the twin ----

@@ -143,6 +143,8 @@ def test_filters_embedders_and_tables_of_ones_own(rows: Path, tmp_path: Path, ad
         steps = stored(chosen, tmp_path / str(chosen.data.source is None))
         together = in_memory(stored(chosen, tmp_path / f"{chosen.data.source is None} together").run)
         assert published(steps, through(steps)) == together
+        shown = "validation_accuracy" in (steps.reports / "report.html").read_text()
+        assert shown == (chosen.data.source is not None)
 
 
 def test_a_table_that_leaks_is_refused_with_limit_and_value(rows: Path, tmp_path: Path) -> None:

@@ -72,6 +72,26 @@ def test_the_steps_make_signed_values_up_to_the_release(run: TableRun) -> None:
     )
 
 
+def test_scores_of_rows_are_private_and_named_by_the_report(run: TableRun) -> None:
+    evaluation = run.table.spec.evaluation.model_copy(update={"metrics": ["dcr", "memorization"]})
+    run = replace(run, table=ResolvedTable.of(run.table.spec.model_copy(update={"evaluation": evaluation})))
+    values = until_prepared(run)
+    scored = {name: work.score(run, name, values) for name in run.table.metrics}
+    assert scored["dcr"].shown.rows is None
+    path = scored["memorization"].shown.rows
+    assert path.is_relative_to(run.gate.private) and path.stat().st_mode & 0o777 == 0o600
+    rows = pd.read_parquet(path)
+    assert len(rows) == len(work.synthetic_rows(run, values["synthetic"]))
+    exposed = scored["memorization"].shown.result.estimate("exposed").value
+    assert (rows["alpha_m"] < 1).mean() == pytest.approx(exposed)
+    values |= {name: result.values[name] for name, result in scored.items()}
+    values |= work.attest(run, "", values).values
+    (note,) = [note for note in values["privacy_report"].notes if "row_scores/" in note]
+    assert path.name in note and str(run.gate.private) not in note
+    release = work.publish(run, "", values).shown
+    assert not [one for one in release.folder.rglob("*") if "memorization" in one.name]
+
+
 def test_rows_of_another_split_are_rejected(run: TableRun) -> None:
     values = until_prepared(run)
     train, holdout = values["train"], values["holdout"]

@@ -284,6 +284,7 @@ def test_every_protection_is_told_with_its_settings_beside_statistics_that_there
         "memorization": ("on", "quantile 0.02, crowd 5, 1,200 of 12,000 rows removed"),
         "similarity": ("off", ""),
         "outliers": ("on", "neighbours 5, quantile 0.9, 400 of 12,000 rows removed"),
+        "alpha_m": ("off", ""),
         "over-fitting": ("on", "leaves of 50 rows"),
         "differential privacy": ("on", "epsilon 1.5, delta 0.00001, for one row, by Renyi; not covered: range of age"),
     }
@@ -318,8 +319,9 @@ def test_page_text_and_json_show_it():
         assert one.how.split(",")[0] in page and one.how.split(",")[0] in text
     assert "dcr. identical_excess 0.01 [-0.02, 0.04]" in page
     assert "Not measured." in page  # of memorization
-    assert [row["state"] for row in made.to_json()["privacy_configuration"]] == ["off", "on", "on", "on", "on"]
-    assert report().to_text().count("unknown") == 5
+    shown = [row["state"] for row in made.to_json()["privacy_configuration"]]
+    assert shown == ["off", "on", "on", "off", "on", "on"]
+    assert report().to_text().count("unknown") == 6
 
 
 def test_evaluate_knows_the_generator_that_it_is_told_and_no_more(monkeypatch):

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from privacy_assets.dagster.metadata import report_metadata
 from privacy_assets.errors import ConfigError
 from privacy_assets.policy import Limit, Policy, judge_limit
 from privacy_assets.report.advice import what_to_do
@@ -127,3 +128,30 @@ def test_the_data_privacy_score_is_the_mean_with_the_worse_grade():
     unmeasured = replace(attribute(1.0), estimates=())
     for part in ((membership(),), (attribute(80.0),), (membership(), unmeasured), (membership(), attribute(math.nan))):
         assert report(*part).data_privacy_score is None and "Data Privacy Score" not in report(*part).to_html()
+    assert [score for _, score, _ in report(membership()).gretel_scores[1:3]] == pytest.approx(
+        [91.2, math.nan], nan_ok=True
+    )
+
+
+def test_gretels_scores_are_in_text_page_json_and_metadata():
+    protected = {"filter": None, "overfitting": "leaves of 50 rows", "privacy": {"epsilon": 1.0}}
+    both = replace(report(membership(), attribute(62.5)), generator=protected)
+    lines = [" ".join(line.split()) for line in both.to_text().splitlines()]
+    for line in (
+        "Data Privacy Score 76.85 Very Good",
+        "membership inference protection 91.2 Excellent",
+        "attribute inference protection 62.5 Very Good",
+        "Privacy Configuration 66.67 Very Good",
+    ):
+        assert line in lines
+    assert "Privacy configuration: 66.67, Very Good" in both.to_html()
+    assert both.to_json()["privacy_configuration_score"] == {"score": pytest.approx(200 / 3), "grade": "Very Good"}
+    told = report_metadata(both)
+    assert (told["Data Privacy Score"], told["Privacy Configuration"]) == (76.85, 66.67)
+    assert told["membership inference protection"] == 91.2 and told["attribute inference protection"] == 62.5
+    assert told["Gretel's grades"].endswith("Privacy Configuration: Very Good")
+    unknown = report(membership())
+    assert "Privacy Configuration – Unavailable" in " ".join(unknown.to_text().split())
+    assert unknown.to_json()["privacy_configuration_score"] is None
+    assert "Privacy Configuration" not in report_metadata(unknown), "no number to plot"
+    assert "Data Privacy Score: Unavailable" in report_metadata(unknown)["Gretel's grades"]

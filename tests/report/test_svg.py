@@ -11,6 +11,7 @@ from urllib.parse import unquote
 import numpy as np
 import pytest
 
+from privacy_assets.metrics.membership_inference.gretel import LEVELS as GRADES
 from privacy_assets.metrics.membership_inference.gretel import level_table
 from privacy_assets.policy import Limit, judge_limit
 from privacy_assets.report.page import plots_of
@@ -185,15 +186,15 @@ def slices(svg: str) -> list[tuple[str | None, float]]:
 
 
 def test_the_shares_of_the_engine_are_drawn_best_level_first():
-    svg = pie_svg(level_table(np.repeat([90.0, 70.0, 50.0, 30.0, 10.0, math.nan], [55, 20, 10, 5, 4, 6])))
+    svg = pie_svg(level_table(np.repeat([*GRADES, "Unavailable"], [4, 5, 10, 20, 55, 6])))
     assert [level for level, _ in slices(svg)] == ["l0", "l1", "l2", "l3", "l4", "l5"]
     assert [share for _, share in slices(svg)] == pytest.approx([0.55, 0.2, 0.1, 0.05, 0.04, 0.06], abs=0.002)
     lines = [
-        "Excellent (80 to 100): 55 attacks, 55 %",
-        "Very Good (60 to 80): 20 attacks, 20 %",
-        "Good (40 to 60): 10 attacks, 10 %",
-        "Moderate (20 to 40): 5 attacks, 5 %",
-        "Poor (0 to 20): 4 attacks, 4 %",
+        "Excellent: 55 attacks, 55 %",
+        "Very Good: 20 attacks, 20 %",
+        "Good: 10 attacks, 10 %",
+        "Moderate: 5 attacks, 5 %",
+        "Poor: 4 attacks, 4 %",
         "Unavailable: 6 attacks, 6 %",
     ]
     assert [word for word in svg_words(svg) if len(word) > 1] == lines
@@ -202,19 +203,19 @@ def test_the_shares_of_the_engine_are_drawn_best_level_first():
 
 
 def test_a_single_level_is_a_disc_and_small_slices_bear_no_number():
-    whole = pie_svg(level_table(np.full(300, 10.0)))
+    whole = pie_svg(level_table(np.full(300, "Poor")))
     assert [circle.get("class") for circle in ET.fromstring(whole).iter("circle")] == ["l4"] and slices(whole) == []
     assert [word.partition(": ")[2] for word in svg_words(whole) if ":" in word].count("0 attacks, 0 %") == 5
     rows = [{"level": "Poor", "attacks": 1, "share": 0.005}, {"level": "Good", "attacks": 199, "share": 0.995}]
     assert (svg_words(pie_svg(rows)).count("1"), svg_words(pie_svg(rows)).count("2")) == (2, 1)
-    assert "Poor (0 to 20): 1 attack, 0.5 %" in svg_words(pie_svg(rows))
+    assert "Poor: 1 attack, 0.5 %" in svg_words(pie_svg(rows))
 
 
 def test_shares_are_scaled_and_what_has_none_is_left_out():
     rows = [{"level": level, "share": share} for level, share in zip(
         ("poor", "good", "x", "y", "z", "w"), (3, 1, math.nan, -1.0, "1", math.inf), strict=True)]  # fmt: skip
     assert [share for _, share in slices(pie_svg([*rows, {}]))] == pytest.approx([0.25, 0.75], abs=0.002)
-    assert [w for w in svg_words(pie_svg(rows)) if ":" in w] == ["good (40 to 60): 25 %", "poor (0 to 20): 75 %"]
+    assert [w for w in svg_words(pie_svg(rows)) if ":" in w] == ["good: 25 %", "poor: 75 %"]
     assert pie_svg([]) == pie_svg([{"level": "Poor", "attacks": 0, "share": 0.0}]) == ""
 
 

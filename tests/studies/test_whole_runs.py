@@ -28,12 +28,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict, Sequence[str]]]:
         assert Path(spec["data"]["source"]).exists() and not (path.parent / "home").exists()
         if "--rehearse" in arguments:
             print(f"...\n\nThe first setting that passes with a margin, for {path}:\n")
-            print("generator:\n  name: synthpop\n  shrinkage: 10")
+            print("generator:\n  name: synthpop\n  settings:\n    shrinkage: 10")
             return 0
-        passed = spec["generator"].get("shrinkage") != 0
+        passed = spec["generator"].get("settings", {}).get("shrinkage") != 0
         out = Path(arguments[arguments.index("--out") + 1])
         out.mkdir(exist_ok=True)
-        limits = [{"limit": "a.b", "status": "pass"}, {"limit": "c.d", "status": "pass" if passed else "fail"}]
+        limits = [{"statistic": "a.b", "status": "pass"}, {"statistic": "c.d", "status": "pass" if passed else "fail"}]
         (out / "report.json").write_text(json.dumps({"limits": limits}))
         return int(not passed)
 

@@ -27,11 +27,11 @@ class RvaeNetwork(Sampler):
         self.decoder = layers(latent, list(reversed(hidden_dims)), shape.width, dropout=dropout)
         self.log_sigma = nn.Parameter(torch.zeros(shape.numbers))
 
-    def loss(self, levels: Tensor, codes: Tensor, clean: float) -> Tensor:
+    def loss(self, levels: Tensor, codes: Tensor, clean: float, divergence_weight: float = 1.0) -> Tensor:
         """Return the negative bound, averaged over rows: equation 4 with optimal weights of each cell (equation 6).
 
         With one draw of z, the optimal weight pi of a cell gives log(clean p(x|z) + (1 - clean) p_0(x)), where p_0 is a
-        wide normal for numbers and uniform for choices.
+        wide normal for numbers and uniform for choices. ``divergence_weight`` multiplies the divergence from the prior.
         """
         scores = normal_scores(levels)
         vectors = self.shape.expand(scores, codes)
@@ -41,7 +41,7 @@ class RvaeNetwork(Sampler):
         own, outlying = self._log_likelihoods(self.decoder(z), scores, codes)
         cells = torch.logaddexp(own + math.log(clean), outlying + math.log1p(-clean)) if clean < 1 else own
         divergence = 0.5 * (mean**2 + log_variance.exp() - 1 - log_variance).sum(1)
-        return (divergence - cells.sum(1)).mean()
+        return (divergence_weight * divergence - cells.sum(1)).mean()
 
     def _log_likelihoods(self, out: Tensor, scores: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
         """Return the log-likelihoods of each cell (n, p + q) under the decoder and as an outlier."""

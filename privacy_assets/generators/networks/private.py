@@ -22,7 +22,10 @@ from privacy_assets.generators.networks.training import GanSampler, Shape, layer
 ORDERS = np.arange(1.0, 10_001.0)
 ROUNDS = 3  # rounds of labeled rows kept for the student; older rows differ from current output
 _BETAS = (0.5, 0.9)
-_JUDGE_RATE, _GENERATOR_RATE = 1e-3, 1e-4  # learning rates of PATE-GAN
+_TEACHER_RATE, _STUDENT_RATE, _GENERATOR_RATE = 3e-3, 1e-3, 3e-4  # learning rates of PATE-GAN
+_TEACHER_WIDTH, _TEACHER_BATCH = 32, 64  # hidden units of a teacher, and rows per step
+_LARGEST_WEIGHT = 0.3  # of a teacher; without a limit teachers memorize their rows, and the generator oscillates
+_REDRAWN = 1 / 16  # share of labeled rows with redrawn cells
 Steps = Sequence[tuple[float, float, int]]  # noise multiplier, sampling rate, number of steps
 _FINEST, _COARSEST = 5e-4, 0.01
 _LEAST_NOISE, _MOST_NOISE = 0.3, 1e6
@@ -178,20 +181,25 @@ def noisy_shares(codes: Tensor, shape: Shape, noise: float, rng: np.random.Gener
 
 
 class Teachers(nn.Module):
-    """Logistic regressions trained in parallel: scores (k, b) of rows (k, b, width), one set of rows per teacher.
+    """Perceptrons with one hidden layer, trained in parallel: scores (k, b) of rows (k, b, width), one set per teacher.
 
-    They are as weak as in the authors' program: teachers that memorize their few rows reject all generated rows, and
-    such votes carry no information.
+    Linear teachers see frequencies of values but no dependence between columns. Weights are limited, because teachers
+    that memorize their few rows reject all generated rows, and such votes carry no information.
     """
 
     def __init__(self, teachers: int, width: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(teachers, width, 1))
-        self.level = nn.Parameter(torch.zeros(teachers, 1, 1))
+        self.first, self.last = (
+            nn.Parameter((2 * torch.rand(teachers, inputs, outputs) - 1) / inputs**0.5)
+            for inputs, outputs in ((width, _TEACHER_WIDTH), (_TEACHER_WIDTH, 1))
+        )
+        self.first_level = nn.Parameter(torch.zeros(teachers, 1, _TEACHER_WIDTH))
+        self.last_level = nn.Parameter(torch.zeros(teachers, 1, 1))
 
     def forward(self, rows: Tensor) -> Tensor:
         """Return scores (k, b), positive for "real"."""
-        return torch.baddbmm(self.level, rows, self.weight).squeeze(2)
+        hidden = F.leaky_relu(torch.baddbmm(self.first_level, rows, self.first), 0.2)
+        return torch.baddbmm(self.last_level, hidden, self.last).squeeze(2)
 
     def votes(self, rows: Tensor) -> Tensor:
         """Count the teachers that vote each of the rows (b, width) real, int64 (b,).
@@ -199,7 +207,8 @@ class Teachers(nn.Module):
         Each teacher votes for the half that is most similar to its own rows. Without a quota, votes would carry no
         information when all rows are recognized as generated.
         """
-        scores = self(rows.expand(len(self.weight), -1, -1))
+        blocks = rows.split(_TEACHER_BATCH)  # all rows at once would take gigabytes
+        scores = torch.cat([self(block.expand(len(self.first), -1, -1)) for block in blocks], dim=1)
         return (scores > scores.median(dim=1, keepdim=True).values).sum(0)
 
 
@@ -216,7 +225,7 @@ class Student(nn.Module):
         self.register_buffer("labels", torch.zeros(ROUNDS, batch_size))
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Return the score of each row, shape (b,): a logit that is positive for "real"."""
+        """Return the expected label of each row, shape (b,): the share of teachers for it minus the share against."""
         out: Tensor = self.body(rows).squeeze(1)
         return out
 
@@ -224,7 +233,8 @@ class Student(nn.Module):
 def vote_noise(epsilon: float, delta: float, labels: int) -> float:
     """Return the scale of the Laplace noise on both vote counts for which ``labels`` labels stay within the budget.
 
-    A subject changes the vote of one teacher. A label is therefore 2/scale-private, and its moments are at most 2 l (l
+    A subject changes the vote of one teacher. The pair of noisy counts, and the label computed from it, is therefore
+    2/scale-private, and its moments are at most 2 l (l
     + 1) / scale^2 for any votes (Papernot et al. 2017, theorem 2). Epsilon follows from theorem 2 of Abadi et al. 2016.
     """
     spare = epsilon * ORDERS + math.log(delta)
@@ -236,16 +246,19 @@ def vote_noise(epsilon: float, delta: float, labels: int) -> float:
 class PateSteps:
     """Training steps of teachers, student and generator.
 
-    ``data`` (k, m, width) are the rows of each teacher, of which the first ``sizes`` (k,) are used.
+    ``data`` (k, m, width) are the rows of each teacher, of which the first ``sizes`` (k,) are used. ``positions``
+    (width, p) maps a row to the standardized positions of its p binned numbers, which networks see in addition to the
+    row. They depend on the public bins only.
     """
 
     def __init__(
         self, sampler: GanSampler, teachers: Teachers, student: Student, data: Tensor, sizes: Tensor, *,
-        batch_size: int, scale: float,
+        positions: Tensor, batch_size: int, scale: float,
     ) -> None:  # fmt: skip
-        self.sampler, self.teachers, self.student, self.data, self.sizes = sampler, teachers, student, data, sizes
+        self.sampler, self.teachers, self.student, self.sizes = sampler, teachers, student, sizes
+        self.positions, self.data = positions, torch.cat([data, data @ positions], dim=-1)
         self.batch_size, self.scale, self.device = batch_size, scale, data.device
-        rates = {"sampler": _GENERATOR_RATE, "teachers": _JUDGE_RATE, "student": _JUDGE_RATE}
+        rates = {"sampler": _GENERATOR_RATE, "teachers": _TEACHER_RATE, "student": _STUDENT_RATE}
         self.optimisers = {
             name: torch.optim.Adam(getattr(self, name).parameters(), rate, _BETAS) for name, rate in rates.items()
         }
@@ -253,20 +266,24 @@ class PateSteps:
     def teach(self) -> None:
         """Take one step of every teacher on its own rows and on generated ones."""
         count = len(self.data)
-        at = (torch.rand(count, self.batch_size, device=self.device) * self.sizes[:, None]).long()
+        at = (torch.rand(count, _TEACHER_BATCH, device=self.device) * self.sizes[:, None]).long()
         real = self.data.gather(1, at[:, :, None].expand(-1, -1, self.data.shape[2]))
-        made = self.sampler.rows(self.batch_size, self.device).detach()
+        made = self._made(_TEACHER_BATCH).detach()
         losses = F.softplus(-self.teachers(real)) + F.softplus(self.teachers(made.expand(count, -1, -1)))
         step(self.optimisers["teachers"], losses.mean(1).sum())
+        with torch.no_grad():
+            for weight in self.teachers.parameters():
+                weight.clamp_(-_LARGEST_WEIGHT, _LARGEST_WEIGHT)
 
     def label(self, number: int, rng: np.random.Generator) -> None:
         """Label generated rows by noisy votes, replacing those of an earlier round."""
         with torch.no_grad():
-            made = self.sampler.rows(self.batch_size, self.device)
+            made = self._made(self.batch_size, redrawn=round(_REDRAWN * self.batch_size))
             votes = self.teachers.votes(made)
         noise = torch.from_numpy(rng.laplace(0.0, self.scale, (2, self.batch_size))).to(self.device)
+        real, generated = votes + noise[0], len(self.data) - votes + noise[1]
         self.student.rows[number % ROUNDS] = made
-        self.student.labels[number % ROUNDS] = (votes + noise[0] > len(self.data) - votes + noise[1]).float()
+        self.student.labels[number % ROUNDS] = ((real - generated) / len(self.data)).float()
 
     def learn(self, number: int) -> tuple[float, float]:
         """Take a step of the student on labeled rows and one of the generator, and return both losses.
@@ -275,11 +292,25 @@ class PateSteps:
         """
         rows, labels = self.student.rows[: number + 1].flatten(0, 1), self.student.labels[: number + 1].flatten()
         some = torch.randint(len(rows), (self.batch_size,), device=self.device)
-        judged = step(
-            self.optimisers["student"], F.binary_cross_entropy_with_logits(self.student(rows[some]), labels[some])
-        )
-        deceiving = F.softplus(-self.student(self.sampler.rows(self.batch_size, self.device))).mean()
-        return judged, step(self.optimisers["sampler"], deceiving)
+        judged = step(self.optimisers["student"], F.mse_loss(self.student(rows[some]), labels[some]))
+        return judged, step(self.optimisers["sampler"], -self.student(self._made(self.batch_size)).mean())
+
+    def _made(self, count: int, redrawn: int = 0) -> Tensor:
+        """Generate ``count`` inputs of the networks: choices as drawn (with gradients of relaxed ones) and positions.
+
+        In the first ``redrawn`` rows about one cell each is drawn uniformly. Otherwise no label would show that a value
+        is missing that the generator no longer generates.
+        """
+        relaxed = self.sampler.rows(count, self.device)
+        blocks = []
+        for block in self.sampler.shape.choices(relaxed):
+            codes = block.argmax(1)
+            other = torch.randint(block.shape[1], (redrawn,), device=self.device)
+            chosen = torch.rand(redrawn, device=self.device) < 1 / len(self.sampler.shape.sizes)
+            codes[:redrawn] = torch.where(chosen, other, codes[:redrawn])
+            blocks.append(F.one_hot(codes, block.shape[1]).float())
+        rows = torch.cat(blocks, dim=1) + (relaxed - relaxed.detach())
+        return torch.cat([rows, rows @ self.positions], dim=1)
 
 
 def epsilon_of(steps: Steps, delta: float, precision: float = _COARSEST) -> float:

@@ -10,17 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
 from privacy_assets.metrics.inputs import EvaluationInputs
-from privacy_assets.stats.subjects import Subjects
+from privacy_assets.stats.subjects import MIN_SUBJECTS_PER_SIDE, Subjects
 from privacy_assets.tables.column import ranked, stacked
 from privacy_assets.tables.encoding import EncodedTable
 
-NEIGHBOURS = (1, 5)
-FEW = 3  # quasi-identifiers of Gretel's default attack
+N_QUASI_IDENTIFIERS, N_NEIGHBORS = 3, 5  # X and K of Gretel's default attack
 GIOMI, GRETEL = 0.05, 0.01  # tolerance of a number, relative to its true value
 _ROUNDING = 1e-9
 
@@ -36,14 +34,21 @@ class Targets(Subjects):
     rows: np.ndarray
 
     @classmethod
-    def choose(cls, inputs: EvaluationInputs, max_targets: int) -> Targets:
-        """Draw the same number of subjects from train and holdout, with all their rows, about ``attacks`` rows per
-        side.
+    def choose(cls, inputs: EvaluationInputs, max_targets: int, share: float | None = None) -> Targets:
+        """Draw the same number of subjects from train and holdout, with all their rows.
 
         Rows are sorted by subject and content, so that their order in the tables has no effect.
+
+        Args:
+            inputs: Tables of one release.
+            max_targets: Approximate maximum number of rows per side.
+            share: Share of the rows of train to attack, but at least the rows of 20 subjects. None: up to the maximum.
         """
         people, rng = inputs.labelled_subjects, inputs.rng("attribute_inference people")
         wanted = max(1, round(max_targets * len(people) / len(people.codes)))
+        if share is not None:
+            subjects = int(people.member.sum())
+            wanted = min(wanted, max(round(share * subjects), MIN_SUBJECTS_PER_SIDE))
         count = min(wanted, people.smallest_side)
         sides = [np.flatnonzero(people.member == side) for side in (True, False)]
         chosen = np.concatenate([rng.choice(side, count, replace=False) for side in sides])
@@ -188,31 +193,36 @@ class Trial:
         turned, searched = (np.ascontiguousarray(table.T[by_column]) for table in (queries, points))
         return cls(attacked, targets, turned, searched, by_column >= len(inputs.encoder.numbers), start)
 
-    @cached_property
-    def sizes(self) -> tuple[int, ...]:
-        """Numbers of quasi-identifiers: 3, half of the columns, and all but one, as far as possible."""
+    def sizes(self, n_quasi_identifiers: int) -> tuple[int, ...]:
+        """Return numbers of quasi-identifiers: the given one, half of the columns, and all but one, if possible."""
         most = len(self.targets) - 1
-        return tuple(sorted({min(FEW, most), min(len(self.targets) // 2, most), most}))
+        return tuple(sorted({min(n_quasi_identifiers, most), min(len(self.targets) // 2, most), most}))
 
-    def attacks(self, rng: np.random.Generator) -> tuple[list[Attack], Attack]:
-        """Return Gretel's attacks of all sizes and numbers of neighbors, and Giomi's attack.
+    def attacks(
+        self,
+        rng: np.random.Generator,
+        n_quasi_identifiers: int = N_QUASI_IDENTIFIERS,
+        n_neighbors: int = N_NEIGHBORS,
+    ) -> tuple[list[Attack], Attack]:
+        """Return Gretel's attacks of all sizes with 1 and ``n_neighbors`` neighbors, and Giomi's attack.
 
         Below all but one, quasi-identifiers are drawn for every row; all other columns are targets.
         """
         from privacy_assets.metrics import _kernels as kernels
 
-        k, found = min(NEIGHBOURS[-1], self.points.shape[1]), []
+        neighbours = sorted({1, n_neighbors})
+        k, found = min(n_neighbors, self.points.shape[1]), []
         n, width = len(self.attacked.rows), len(self.targets)
         slack = 0.0 if self.category.all() else (len(self.category) + 4) * float(np.finfo(np.float32).eps)
         shared = (self.queries, self.points, self.category, self.start, slack)
-        for size in self.sizes[:-1]:
+        for size in self.sizes(n_quasi_identifiers)[:-1]:
             known = rng.permuted(np.tile(np.arange(width), (n, 1)), axis=1)[:, :size]
             target = np.ones((n, width), dtype=bool)
             np.put_along_axis(target, known, False, axis=1)
             places = np.repeat(kernels.nearest_by(*shared, known, k)[:, None, :], width, axis=1)
-            found += [self._attack(size, few, places, target, GRETEL) for few in NEIGHBOURS]
+            found += [self._attack(size, few, places, target, GRETEL) for few in neighbours]
         places, target = kernels.nearest_without(*shared, k), np.ones((n, width), dtype=bool)
-        found += [self._attack(width - 1, few, places, target, GRETEL) for few in NEIGHBOURS]
+        found += [self._attack(width - 1, few, places, target, GRETEL) for few in neighbours]
         return found, self._attack(width - 1, 1, places, target, GIOMI)
 
     def _attack(self, size: int, few: int, places: np.ndarray, target: np.ndarray, tolerance: float) -> Attack:

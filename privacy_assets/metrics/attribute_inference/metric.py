@@ -11,7 +11,15 @@ import numpy as np
 from pydantic import Field
 
 from privacy_assets.infra.settings import declared
-from privacy_assets.metrics.attribute_inference.attacks import FEW, GIOMI, Attack, Targets, Trial, entropies
+from privacy_assets.metrics.attribute_inference.attacks import (
+    GIOMI,
+    N_NEIGHBORS,
+    N_QUASI_IDENTIFIERS,
+    Attack,
+    Targets,
+    Trial,
+    entropies,
+)
 from privacy_assets.metrics.base import GradePlot, Metric, Plot, ProtectionEvidence, Question, ScorePart
 from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.metrics.membership_inference.gretel import grade
@@ -57,13 +65,19 @@ class Outcome:
         gretel: Gretel's attacks.
         giomi: Giomi's attack.
         people: Attacked subjects.
-        weights: Weights of the columns, shape (columns,), with sum 1.
+        entropy: Entropy of each column, shape (columns,).
     """
 
     gretel: Sequence[Attack]
     giomi: Attack
     people: Subjects
-    weights: np.ndarray
+    entropy: np.ndarray
+
+    @cached_property
+    def weights(self) -> np.ndarray:
+        """Weights of the columns, shape (columns,): shares of the total entropy, equal if it is 0."""
+        total = float(self.entropy.sum())
+        return self.entropy / total if total > 0 else np.full(len(self.entropy), 1 / len(self.entropy))
 
     @property
     def member(self) -> np.ndarray:
@@ -111,6 +125,19 @@ class Outcome:
         """Return the weighted mean of the points over columns for the strongest attack, (b,)."""
         return (self.points(members, others) @ self.weights).min(axis=1)
 
+    def gretel_risk(self) -> np.ndarray:
+        """Return Gretel's own risk of each column, (attacks of Gretel, columns): accuracy on train times H / mean H.
+
+        Gretel, section "Attribute Inference Protection": "This accuracy is then normalized by the entropy of the column
+        to get both a column and overall risk level. [...] if the column is a constant value then the entropy is low
+        [...] so the entropy will downplay the risk. [...] if every value is distinct in a column then the entropy is
+        high [...] so the entropy will increase the risk score." The paper gives no formula. With entropies H relative
+        to their mean, the overall risk, the mean over columns, has the weights H / sum H of Yan et al., which the paper
+        cites. A column's risk can exceed 1. All risks are 0 if no column has entropy.
+        """
+        accuracy = self.rates(*self.sides)[0][0, 1:]
+        return accuracy * len(self.entropy) * np.where(self.entropy.any(), self.weights, 0.0)
+
     def bootstrap(self, member: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Return scores with the subjects of each side resampled with replacement."""
         counts = []
@@ -122,14 +149,18 @@ class Outcome:
         return self.score(*counts)
 
 
-def attack(inputs: EvaluationInputs, max_targets: int) -> tuple[Outcome, Trial]:
-    """Run all attacks."""
-    trial = Trial.of(inputs, Targets.choose(inputs, max_targets))
-    gretel, giomi = trial.attacks(inputs.rng("attribute_inference quasi-identifiers"))
-    weights = entropies(inputs)
-    total = float(weights.sum())
-    weights = weights / total if total > 0 else np.full(len(weights), 1 / len(weights))
-    return Outcome(gretel, giomi, trial.attacked, weights), trial
+def attack(
+    inputs: EvaluationInputs,
+    max_targets: int,
+    share: float | None = None,
+    n_quasi_identifiers: int = N_QUASI_IDENTIFIERS,
+    n_neighbors: int = N_NEIGHBORS,
+) -> tuple[Outcome, Trial]:
+    """Run all attacks, see :class:`AttributeInference`."""
+    trial = Trial.of(inputs, Targets.choose(inputs, max_targets, share))
+    rng = inputs.rng("attribute_inference quasi-identifiers")
+    gretel, giomi = trial.attacks(rng, n_quasi_identifiers, n_neighbors)
+    return Outcome(gretel, giomi, trial.attacked, entropies(inputs)), trial
 
 
 def leaks(
@@ -164,7 +195,7 @@ def protect(
     The interval is a bootstrap by subject, clipped to 0..100. Resampling increases the points that are lost by chance,
     which shifts the interval down; its upper end is therefore set at least as far from the score as the lower one.
     """
-    points, known = outcome.points(*outcome.sides)[0], outcome.rates(*outcome.sides)[0][0, 1:]
+    points, risks = outcome.points(*outcome.sides)[0], outcome.gretel_risk()
     overall = points @ outcome.weights
     table = [
         {
@@ -172,9 +203,9 @@ def protect(
             "neighbours": found.neighbours,
             "protection": float(score),
             "grade": grade(float(score)),
-            "gretel": float(100 * (1 - success @ outcome.weights)),
+            "gretel": float(100 * (1 - risk.mean())),
         }
-        for found, score, success in zip(outcome.gretel, overall, known, strict=True)
+        for found, score, risk in zip(outcome.gretel, overall, risks, strict=True)
     ]
 
     def score(labels: np.ndarray) -> np.ndarray:
@@ -205,6 +236,11 @@ class AttributeInference(Metric):
     Args:
         max_targets: Maximum number of attacked rows per side.
         n_permutations: Number of permutations of the membership labels.
+        n_quasi_identifiers: Number of known columns of Gretel's attack (X). Attacks with half and with all but one of
+            the columns run as well.
+        n_neighbors: Number of neighbors of Gretel's attack (K). Attacks with the nearest one run as well.
+        target_share: Share of the people in train who are attacked, at least 20. None: as many as ``max_targets``
+            allows. The paper attacks 1 %.
 
     Attributes:
         excess: Strongest difference in Giomi's success rate between members and non-members, over the columns and their
@@ -216,21 +252,40 @@ class AttributeInference(Metric):
     Notes:
         Giomi et al. (Anonymeter): each column in turn is the target, all others are known, and the value of the nearest
         synthetic row is the prediction. A number within 5 % of the truth is right. Gretel's Data Privacy Protection
-        Score: 3, half, or all but one of the columns are known, the prediction uses 1 or 5 neighbors, and a number
-        within 1 % is right. The tolerance of dates, which have no zero, is relative to the standard deviation.
+        Score: ``n_quasi_identifiers``, half, or all but one of the columns are known, the prediction uses the nearest
+        or ``n_neighbors`` neighbors, and a number within 1 % is right. The tolerance of dates, which have no zero, is
+        relative to the standard deviation.
+
+        Gretel, section "Attribute Inference Protection": "an attack dataset is created by randomly sampling 1% of the
+        training data. [...] For each record we randomly pick X quasi-identifier values. The default is X = 3, but this
+        can be changed in the configuration. Using just the quasi-identifiers, we find the K nearest neighbors in the
+        synthetic data. We varied K in our research and settled on a value of 5".
 
         Intervals of ``excess`` and ``risk`` permute labels by subject, which is valid for any sizes, and hold
         simultaneously for all columns.
 
         Tables: "columns" (success on train and holdout, baseline, excess with a simultaneous 95 % interval, risk,
-        points of the strongest attack, weight), "attacks" and "grade". "grade" contains Gretel's own score, 100 minus
-        the weighted mean success rate on train (3 quasi-identifiers, 5 neighbors), which is low for any accurate table.
+        points of the strongest attack, Gretel's own points, weight), "attacks" and "grade" (ours and Gretel's own
+        score). Gretel's own points are 100 minus the risk in percent, at least 0, see :meth:`Outcome.gretel_risk`. They
+        count successes on train only (``n_quasi_identifiers`` known columns, ``n_neighbors`` neighbors), and are low
+        for any accurate table.
 
         Not measurable with fewer than 20 subjects in train or holdout.
     """
 
     max_targets: int = Field(default=5000, ge=1, description="maximum number of attacked rows per side")
     n_permutations: int = Field(default=999, ge=199, description="number of permutations of the membership labels")
+    n_quasi_identifiers: int = Field(
+        default=N_QUASI_IDENTIFIERS, ge=1, description="number of known columns of Gretel's attack (X)"
+    )
+    n_neighbors: int = Field(default=N_NEIGHBORS, ge=1, description="number of neighbors of Gretel's attack (K)")
+    target_share: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="share of the people in train who are attacked, at least 20 people (Gretel: 0.01); default: as "
+        "many as max_targets allows",
+    )
 
     name: ClassVar[str] = "attribute_inference"
     summary: ClassVar[str] = "Does the published table reveal more about members than about other people?"
@@ -249,6 +304,13 @@ class AttributeInference(Metric):
             label="column",
             points="points",
         ),
+        GradePlot(
+            table="columns",
+            caption="Gretel's own score by column: 100 minus the success rate on train, multiplied by the entropy of "
+            "the column relative to the mean entropy. It is low for any accurate table, with or without a leak.",
+            label="column",
+            points="gretel",
+        ),
     )
     question: ClassVar[Question | None] = "inference"
     protections: ClassVar[tuple[ProtectionEvidence, ...]] = (
@@ -265,20 +327,30 @@ class AttributeInference(Metric):
                 f"at least {MIN_SUBJECTS_PER_SIDE} people are required in train and in holdout, and a synthetic row"
             )
             return self.not_measurable(inputs, reason, counts)
-        outcome, trial = attack(inputs, self.max_targets)
+        outcome, trial = attack(inputs, self.max_targets, self.target_share, self.n_quasi_identifiers, self.n_neighbors)
         names = inputs.schema.names
         found, rows = leaks(outcome, names, self.n_permutations, inputs.rng("attribute_inference labels"))
-        estimate, points, attacks = protect(outcome, self.n_permutations, inputs.rng("attribute_inference score"))
+        estimate, points, attacks = self._protect(inputs, outcome)
         baselines = [target.baseline(GIOMI) for target in trial.targets]
+        chosen = (min(self.n_quasi_identifiers, len(names) - 1), self.n_neighbors)
+        own = [(one.quasi_identifiers, one.neighbours) for one in outcome.gretel].index(chosen)
+        gretel = 100 * (1 - np.minimum(outcome.gretel_risk()[own], 1))
         columns = [
-            {"column": name, "baseline": base, **row, "points": float(point), "weight": float(weight)}
-            for name, base, row, point, weight in zip(names, baselines, rows, points, outcome.weights, strict=True)
+            {
+                "column": name,
+                "baseline": base,
+                **row,
+                "points": float(point),
+                "gretel": float(score),
+                "weight": float(x),
+            }
+            for name, base, row, point, score, x in zip(
+                names, baselines, rows, points, gretel, outcome.weights, strict=True
+            )
         ]
-        grades = [_grades(estimate.value, attacks)]
+        overall = {"gretel": attacks[own]["gretel"], "gretel_grade": grade(attacks[own]["gretel"])}
+        grades = [{"grade": grade(estimate.value), "score": estimate.value, **overall}]
         return self.result(inputs, (*found, estimate), columns=columns, attacks=attacks, grade=grades)
 
-
-def _grades(score: float, attacks: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    few = min(FEW, attacks[-1]["quasi_identifiers"])
-    own = next(row["gretel"] for row in attacks if (row["quasi_identifiers"], row["neighbours"]) == (few, 5))
-    return {"grade": grade(score), "score": score, "gretel": own, "gretel_grade": grade(own)}
+    def _protect(self, inputs: EvaluationInputs, outcome: Outcome) -> tuple[Estimate, np.ndarray, list[dict[str, Any]]]:
+        return protect(outcome, self.n_permutations, inputs.rng("attribute_inference score"))

@@ -1,14 +1,21 @@
 """Protection points, grades and attack grid of Gretel's Data Privacy Protection Score.
 
-The paper gives all points at a precision and accuracy of 0.5, and none at 0.8. In between, points are linear in the
-mean of the two. There are five equal grades, without rounding.
+Gretel, section "Membership Inference Protection": "Each attack has a precision and accuracy which we then translate
+into a 0 to 100 scale (100 indicating the strongest protection) with grades ranging from Poor to Excellent protection.
+Generally speaking, both precision and accuracy should be below .5 to get a grade of Excellent. When both precision and
+accuracy are .8 or above that results in a grade of Poor. Scores that fall between .5 and .8 translate into Moderate,
+Good or Very Good, depending on where they fall in the range. [...] The overall protection score is the average of all
+the individual attack protection scores."
+
+Points are linear in the mean of precision and accuracy: 100 at 0.5, 0 at 0.8. One attack is graded by
+:func:`attack_grades`. Scores over many attacks or columns have five equal grades (:func:`grade`), without rounding.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 
@@ -17,7 +24,10 @@ from privacy_assets.metrics.base import table_rows
 LEVELS = ("Poor", "Moderate", "Good", "Very Good", "Excellent")
 UNAVAILABLE = "Unavailable"
 GUESS, CERTAIN = 0.5, 0.8  # mean of precision and accuracy with all points, and with none
+VERY_GOOD, GOOD = 0.6, 0.7  # mean below which one attack is graded Very Good, and Good
 SMALLEST_POSITIVES = 50
+SIGNIFICANCE = 0.05  # one-sided
+Excellent = Literal["not_significant", "below_half"]
 
 
 def protection_points(precision: np.ndarray, accuracy: np.ndarray) -> np.ndarray:
@@ -29,8 +39,35 @@ def protection_points(precision: np.ndarray, accuracy: np.ndarray) -> np.ndarray
     return 100 * (CERTAIN - middle) / (CERTAIN - GUESS)
 
 
+def attack_grades(precision: np.ndarray, accuracy: np.ndarray, chance: np.ndarray | None = None) -> np.ndarray:
+    """Return the grade of each attack, strings of the shape of ``precision``.
+
+    Excellent: precision and accuracy are not significantly above 0.5. Poor: both are at least 0.8. In between, the mean
+    of both decides: Very Good below 0.6, Good below 0.7, otherwise Moderate. The paper gives the first two rules and
+    leaves the cuts in between open. Its Excellent is "both precision and accuracy should be below .5", which only half
+    of the attacks on a table without any leak reach.
+
+    Both are above 0.5 in the same cases: if more members than non-members are predicted to be members. One test
+    therefore decides about both.
+
+    Args:
+        precision: Precision. NaN: the attack is "Unavailable".
+        accuracy: Accuracy, same shape.
+        chance: Largest accuracy that is not significant, same shape; see :meth:`AttackGrid.chance`. None: the paper's
+            rule for Excellent.
+    """
+    larger, smaller = np.maximum(precision, accuracy), np.minimum(precision, accuracy)
+    middle = (precision + accuracy) / 2
+    excellent = larger < GUESS if chance is None else (larger <= GUESS) | (accuracy <= chance)
+    rules = (np.isnan(precision), excellent, smaller >= CERTAIN, middle < VERY_GOOD, middle < GOOD)
+    return np.select(rules, (UNAVAILABLE, "Excellent", "Poor", "Very Good", "Good"), "Moderate")
+
+
 def grade(points: float) -> str:
-    """Return the grade of ``points`` (0..100), cut at 20, 40, 60 and 80 (inclusive). NaN: "Unavailable"."""
+    """Return the grade of a score (0..100), cut at 20, 40, 60 and 80 (inclusive). NaN: "Unavailable".
+
+    For scores over many attacks or columns, and for the Data Privacy Score.
+    """
     return UNAVAILABLE if math.isnan(points) else LEVELS[min(int(points // 20), len(LEVELS) - 1)]
 
 
@@ -43,12 +80,11 @@ def data_privacy_score(membership: float, attribute: float) -> tuple[float, str]
     return mean, grade(mean if math.isnan(mean) else min(membership, attribute))
 
 
-def level_table(points: np.ndarray) -> list[dict[str, Any]]:
-    """Return a row for each grade, "Unavailable" last: the number of attacks and their share."""
-    reached = [grade(float(x)) for x in np.ravel(points)]
+def level_table(grades: np.ndarray) -> list[dict[str, Any]]:
+    """Return a row for each grade, "Unavailable" last: the number of attacks with it and their share."""
     levels = (*LEVELS, UNAVAILABLE)
-    attacks = np.array([reached.count(level) for level in levels])
-    return table_rows(level=levels, attacks=attacks, share=attacks / max(len(reached), 1))
+    attacks = np.array([np.count_nonzero(grades == level) for level in levels])
+    return table_rows(level=levels, attacks=attacks, share=attacks / max(grades.size, 1))
 
 
 def mean_points(points: np.ndarray) -> float:
@@ -132,15 +168,37 @@ class AttackGrid:
             accuracy.append((hits + size - alarms) / (2 * size))
         return np.concatenate(precision).ravel(), np.concatenate(accuracy).ravel()
 
+    def attacks(
+        self, counts: Histograms, member: np.ndarray, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return precision and accuracy of every attack (attacks,) for ``member`` bool (s,). NaN: unavailable."""
+        members, others = counts.sides(member) @ counts.rows
+        return self._attacks(members, others, rng)
+
+    def _attacks(
+        self, members: np.ndarray, others: np.ndarray, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        if min(members.sum(), others.sum()) == 0:
+            none = np.full(len(self.sizes) * self.samples * len(self.quantiles), np.nan)
+            return none, none
+        return self.rates(members, others, rng)
+
     def points(self, counts: Histograms, member: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Return the points of every attack (attacks,) for ``member`` bool (s,). NaN: unavailable."""
-        members, others = counts.sides(member) @ counts.rows
-        return self._points(members, others, rng)
+        return protection_points(*self.attacks(counts, member, rng))
 
-    def _points(self, members: np.ndarray, others: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        if min(members.sum(), others.sum()) == 0:
-            return np.full(len(self.sizes) * self.samples * len(self.quantiles), np.nan)
-        return protection_points(*self.rates(members, others, rng))
+    def chance(
+        self, counts: Histograms, member: np.ndarray, n_permutations: int, rng: np.random.Generator
+    ) -> np.ndarray:
+        """Return the largest accuracy of every attack that is not significantly above 0.5, float64 (attacks,).
+
+        It is the 95 % quantile over permuted labels of subjects (one-sided), for each size and threshold. NaN without
+        members or non-members.
+        """
+        once = replace(self, samples=1)
+        drawn = [once._attacks(*sides, rng)[1] for sides in self._permuted(counts, member, n_permutations, rng)]
+        largest = np.quantile(drawn, 1 - SIGNIFICANCE, axis=0, method="inverted_cdf").reshape(len(self.sizes), 1, -1)
+        return np.repeat(largest, self.samples, axis=1).ravel()
 
     def bootstrap(
         self, counts: Histograms, member: np.ndarray, n_bootstraps: int, rng: np.random.Generator
@@ -151,15 +209,21 @@ class AttackGrid:
         if people.min() == 0:
             return np.full(n_bootstraps, np.nan)
         drawn = [rng.multinomial(n, side / n, size=n_bootstraps) for n, side in zip(people, sides, strict=True)]
-        return self._scores(drawn[0] @ counts.rows, drawn[1] @ counts.rows, rng)
+        return self._scores(list(zip(*(side @ counts.rows for side in drawn), strict=True)), rng)
 
     def permuted(
         self, counts: Histograms, member: np.ndarray, n_bootstraps: int, rng: np.random.Generator
     ) -> np.ndarray:
         """Return scores (n_bootstraps,) under permuted labels, which is the distribution for leak-free releases."""
-        every = counts.sides(member).sum(axis=0)
-        members = rng.multivariate_hypergeometric(every, int(member.sum()), n_bootstraps)
-        return self._scores(members @ counts.rows, (every - members) @ counts.rows, rng)
+        return self._scores(self._permuted(counts, member, n_bootstraps, rng), rng)
 
-    def _scores(self, members: np.ndarray, others: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        return np.array([mean_points(self._points(*pair, rng)) for pair in zip(members, others, strict=True)])
+    def _permuted(
+        self, counts: Histograms, member: np.ndarray, number: int, rng: np.random.Generator
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return the histograms of members and of non-members under permuted labels of subjects."""
+        every = counts.sides(member).sum(axis=0)
+        members = rng.multivariate_hypergeometric(every, int(member.sum()), number)
+        return list(zip(members @ counts.rows, (every - members) @ counts.rows, strict=True))
+
+    def _scores(self, sides: list[tuple[np.ndarray, np.ndarray]], rng: np.random.Generator) -> np.ndarray:
+        return np.array([mean_points(protection_points(*self._attacks(*pair, rng))) for pair in sides])

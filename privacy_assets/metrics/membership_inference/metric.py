@@ -111,14 +111,26 @@ def _curve_table(
     return table_rows(score=scores, fpr=fpr, tpr=tpr, advantage=tpr - fpr, low=band.low, high=band.high)
 
 
-def protect(population: Population, rng: np.random.Generator) -> tuple[Estimate, dict[str, list[dict[str, Any]]]]:
-    """Return Gretel's score with a bootstrap interval by subject, and the tables "levels" and "grade"."""
+def protect(
+    population: Population, n_permutations: int | None, rng: np.random.Generator, labels: np.random.Generator
+) -> tuple[Estimate, dict[str, list[dict[str, Any]]]]:
+    """Return Gretel's score with a bootstrap interval by subject, and the tables "levels" and "grade".
+
+    Args:
+        population: Attacked rows with scores.
+        n_permutations: Number of permuted labels that show which accuracies are significant. None: the paper's rule for
+            the grade Excellent of one attack, see :func:`.gretel.attack_grades`.
+        rng: Generator of attacks and bootstraps.
+        labels: Generator of the permuted labels.
+    """
     grid, member = gretel.AttackGrid(), population.member
     counts = grid.counts(population.scores["distance"], population.codes)
-    points = grid.points(counts, member, rng)
+    rates = grid.attacks(counts, member, rng)
+    points = gretel.protection_points(*rates)
+    chance = None if n_permutations is None else grid.chance(counts, member, n_permutations, labels)
     score, spec = gretel.mean_points(points), _SPECS["protection_score"]
     shown = {"grade": gretel.grade(score), "score": score, "attacks": int((~np.isnan(points)).sum())}
-    tables = {"levels": gretel.level_table(points), "grade": [shown]}
+    tables = {"levels": gretel.level_table(gretel.attack_grades(*rates, chance)), "grade": [shown]}
     if math.isnan(score):
         reason = f"no attack has {gretel.SMALLEST_POSITIVES} predicted positives"
         return spec.not_measurable(reason, population.counts), tables
@@ -183,6 +195,9 @@ class MembershipInference(Metric):
         subgroups: Categorical or boolean columns whose values are attacked separately, see :mod:`~.subgroups`.
         max_targets: Maximum number of attacked rows, see :mod:`~.targets`. None: all rows. S, R and the neighbors are
             always searched completely.
+        excellent: When one of Gretel's attacks is graded Excellent, see :func:`.gretel.attack_grades`.
+            ``not_significant``: precision and accuracy are not significantly above 0.5 at 95 %. ``below_half``: both
+            are below 0.5, as the paper states. The points do not depend on it.
 
     Attributes:
         advantage: True minus false positive rate of the best score at 10 % false positives.
@@ -220,6 +235,11 @@ class MembershipInference(Metric):
         description="columns that define subgroups; people with each value are attacked separately",
     )
     max_targets: Budget = Field(default=None, description="maximum number of attacked rows; default: all rows")
+    excellent: gretel.Excellent = Field(
+        default="not_significant",
+        description="when one simulated attack is graded Excellent: precision and accuracy not significantly above 0.5 "
+        "at 95 %, or both below 0.5 (Gretel)",
+    )
 
     name = "membership_inference"
     summary = "Does the published table reveal who was in the training data?"
@@ -261,8 +281,9 @@ class MembershipInference(Metric):
         ),
         LevelPlot(
             table="levels",
-            caption="Protection level reached by each simulated membership attack, after Gretel. Unavailable: fewer "
-            "than 50 predicted positives, too few for a precision.",
+            caption="Protection level reached by each simulated membership attack, after Gretel. Excellent: no "
+            "better than guessing, as the setting excellent defines it. Poor: precision and accuracy of at least 0.8. "
+            "Unavailable: fewer than 50 predicted positives, too few for a precision.",
         ),
         IntervalPlot(
             table="subgroups",
@@ -302,7 +323,7 @@ class MembershipInference(Metric):
             reason = f"{_NEEDED} of train and of holdout among the attacked ones"
             return self.not_measurable(inputs, reason, population.counts)
         leaks, curve = attack(population, self.n_permutations, inputs.rng("membership_inference.labels"))
-        protection, tables = protect(population, inputs.rng("membership_inference.grid"))
+        protection, tables = self._protect(inputs, population)
         rng = inputs.rng("membership_inference.subgroups")
         grouped, groups = advantage_subgroups(inputs, population, self.subgroups, self.n_permutations, rng)
         others = no_box.auc_estimates(population, found, self.n_permutations, inputs.rng("membership_inference.no_box"))
@@ -315,3 +336,9 @@ class MembershipInference(Metric):
         tables, by_name = {"curve": curve, **tables}, {estimate.name: estimate for estimate in every}
         tables |= {"subgroups": groups} if groups else {}
         return self.result(inputs, (by_name[name] for name in _SPECS), **tables)
+
+    def _protect(
+        self, inputs: EvaluationInputs, population: Population
+    ) -> tuple[Estimate, dict[str, list[dict[str, Any]]]]:
+        draws = (inputs.rng("membership_inference.grid"), inputs.rng("membership_inference.grades"))
+        return protect(population, self.n_permutations if self.excellent == "not_significant" else None, *draws)

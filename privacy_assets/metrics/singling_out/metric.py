@@ -28,7 +28,7 @@ from privacy_assets.metrics.singling_out.queries import (
 from privacy_assets.policy import Limit
 from privacy_assets.stats.estimates import Estimate, MetricResult, StatisticSpec
 from privacy_assets.stats.inference import PermutationResult, extend_to_null
-from privacy_assets.stats.intervals import excess_success, wilson, wilson_centre
+from privacy_assets.stats.intervals import wilson
 from privacy_assets.stats.subjects import SETS, Subjects, random_sets
 from privacy_assets.tables.arrays import mapped_empty
 
@@ -101,6 +101,7 @@ def _risk(group: Sequence[Configuration], people: Subjects, fewest: float) -> tu
 def describe(found: Configuration, people: Subjects) -> dict[str, Any]:
     """Return the table row of a configuration, without its risk: counts and rates only."""
     attacks, hits = len(found), (found.in_train == 1, found.in_unseen == 1)
+    giomi = giomi_risk(found.in_train, found.in_unseen, people.members, len(people) - people.members)
     return {
         "attack": found.attack,
         "columns": found.columns,
@@ -112,21 +113,41 @@ def describe(found: Configuration, people: Subjects) -> dict[str, Any]:
         "risk": math.nan,
         "low": math.nan,
         "high": math.nan,
-        "giomi": giomi_risk(found.in_train, found.in_unseen, people.members, len(people) - people.members),
+        **dict(zip(("giomi", "giomi_low", "giomi_high"), giomi, strict=True)),
     }
 
 
-def giomi_risk(in_train: np.ndarray, in_unseen: np.ndarray, members: int, others: int) -> float:
-    """Return Giomi's R (Palacios eq. 6-7) at the size of the smaller side. NaN if there are no queries.
+def giomi_risk(in_train: np.ndarray, in_unseen: np.ndarray, members: int, others: int) -> tuple[float, float, float]:
+    """Return the singling-out risk of the papers: R, R - delta_R and R + delta_R (Palacios eq. 6-7, Giomi et al.).
 
-    The hits of the larger side are replaced by their expectation in a random subset of the smaller side's size. For
-    equal sizes it is (r_T - r_H) / (1 - r_H) with Wilson centers r.
+    The success rates r_train and r_control are the centers of Wilson's 95 % intervals, with half widths delta_r, and
+
+        R = (r_train - r_control) / (1 - r_control).
+
+    Palacios gives delta_r but no delta_R. It is propagated as in Giomi et al.:
+
+        delta_R^2 = (delta_train / (1 - r_control))^2 + (delta_control (1 - r_train) / (1 - r_control)^2)^2.
+
+    The papers compare sides of equal size. For other sizes, the hits of the larger side are replaced by their
+    expectation in a random subset of the smaller side's size.
+
+    Args:
+        in_train: Number of members that each query matches, int64 (queries,).
+        in_unseen: Number of non-members that each query matches, int64 (queries,).
+        members: Number of members.
+        others: Number of non-members.
+
+    Returns:
+        R and the ends of its interval, the upper one at most 1. NaN if there are no queries.
     """
     size, queries = min(members, others), len(in_train)
     if queries == 0:
-        return math.nan
+        return math.nan, math.nan, math.nan
     hits = exactly_one(members, in_train, size).sum(), exactly_one(others, in_unseen, size).sum()
-    return float(excess_success(*(wilson_centre(found, queries) for found in hits)))
+    (train, *train_ends), (control, *control_ends) = (wilson(found, queries) for found in hits)
+    errors = (np.ptp(train_ends) / 2, np.ptp(control_ends) / 2 * (1 - train) / (1 - control))
+    value, half = (train - control) / (1 - control), float(np.hypot(*errors)) / (1 - control)
+    return value, value - half, min(value + half, 1.0)
 
 
 _Plan = tuple[str, int, Callable[[np.random.Generator], Queries]]  # attack, columns, function that draws queries
@@ -159,6 +180,9 @@ class SinglingOut(Metric):
         risk_univariate: Risk of queries on one unique or extreme value.
         risk_embedded: Risk of queries on outliers of the embedding, pooled like ``risk``.
         risk_max: Largest risk over all configurations, which is above 0 by chance.
+        risk_giomi: Risk as published ("SO" in table I of Palacios): the largest R of eq. 7 over the univariate and
+            multivariate queries, which is above 0 by chance.
+        risk_giomi_embedded: The same for queries on outliers of the embedding ("SO + CL").
 
     Notes:
         A query hits if exactly one subject of train matches it, with one row or several; with one row per subject this
@@ -185,6 +209,12 @@ class SinglingOut(Metric):
         next to irrelevant unique rows, and a table too coarse to single out anyone could not be evaluated. Fewer
         queries than ``n_queries`` mean that S allows hardly any more. A configuration without queries is not
         measurable.
+
+        ``risk_giomi`` and ``risk_giomi_embedded`` are for comparisons with the papers (:func:`giomi_risk`). They differ
+        from ``risk`` in three ways. Chance is the success on an equal number of non-members, not the probability of
+        each query. The interval treats queries as independent, although several can match one person. It belongs to
+        the largest configuration alone and ignores that this one was selected. The papers use at most 2,000 queries per
+        configuration, with 1 and 3 to 12 columns.
     """
 
     name: ClassVar[str] = "singling_out"
@@ -206,6 +236,17 @@ class SinglingOut(Metric):
             "risk_max",
             "Largest risk over all configurations, which is above 0 by chance.",
             null=None,
+            embedded=True,
+        ),
+        StatisticSpec(
+            "risk_giomi",
+            "Singling-out risk as published by Giomi and Palacios: the largest configuration, above 0 by chance.",
+            null=math.nan,
+        ),
+        StatisticSpec(
+            "risk_giomi_embedded",
+            "The published risk of queries on outliers of the embedding, above 0 by chance.",
+            null=math.nan,
             embedded=True,
         ),
     )
@@ -277,6 +318,8 @@ class SinglingOut(Metric):
             self._univariate(attacked[0], evidence, people),
             self._pooled("risk_embedded", _pool(attacked, "embedded"), people, fewest),
             self._largest(evidence, people),
+            self._published("risk_giomi", [found for found in attacked if found.attack != "embedded"], people),
+            self._published("risk_giomi_embedded", [found for found in attacked if found.attack == "embedded"], people),
         )
         return self.result(inputs, estimates, configurations=_table(attacked, evidence, people))
 
@@ -301,6 +344,16 @@ class SinglingOut(Metric):
             return spec.missing(_NONE, people.counts)
         note = f"the largest of {len(evidence)} configurations; the interval holds for all of them jointly"
         return evidence.largest(spec, people.counts, note)
+
+    def _published(self, name: str, attacked: Sequence[Configuration], people: Subjects) -> Estimate:
+        """Return the largest risk of the papers over configurations (Palacios 5.3)."""
+        spec, measured = self.statistic(name), [describe(found, people) for found in attacked if len(found)]
+        if not measured:
+            return spec.missing(_NONE if attacked else "no embedder was passed", people.counts)
+        most = max(measured, key=lambda row: float(row["giomi"]))
+        columns = "1 column" if most["columns"] == 1 else f"{most['columns']} columns"
+        note = f"the largest of {len(measured)} configurations: {most['attacks']:,} queries on {columns}"
+        return spec.estimate(most["giomi"], most["giomi_low"], most["giomi_high"], people.counts, note=note)
 
     def _attack(self, inputs: EvaluationInputs, people: Subjects) -> list[Configuration]:
         """Attack with every configuration. Each has its own random stream and thread."""
