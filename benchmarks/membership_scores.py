@@ -3,7 +3,7 @@
     python -m benchmarks.membership_scores --results membership_scores.jsonl DIRECTORY/*.parquet
     python -m benchmarks.membership_scores --report membership_scores.jsonl
 
-The releases are those of :mod:`benchmarks.leaks`. A score detects a leak if the 95 % interval of its AUC is above 0.5.
+Releases come from :mod:`benchmarks.leaks`. A score detects a leak if the 95 % interval of its AUC is above 0.5.
 The best score of a leak has the largest AUC, or the largest true positive rate at 1 % or 10 % false positives. Each
 release is one line of the results and is measured once.
 """
@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> None:
         for seed in range(options.draws):
             for kind in options.kinds:
                 told = {"table": Path(file).stem, "kind": kind, "seed": seed}
-                if people < FEWEST or tuple(told.values()) in held:
+                if people < min(FEWEST, options.people) or tuple(told.values()) in held:
                     continue
                 inputs = released(frame, whose, people, kind, seed, {**LEAKS, **UNSEEN})
                 append(options.results, {**told, "people": people, **measured(inputs)})

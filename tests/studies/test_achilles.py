@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -48,6 +50,28 @@ def test_the_points_are_those_of_the_paper_on_its_own_table_2():
     assert round(points[:, -1].mean(), 1) == achilles.PAPER_POINTS["queries"] == 7.2
     np.testing.assert_allclose(points[0], [14.7, 7.7, 8.9, 7.7], atol=1e-9)
     assert np.isnan(achilles.points_of({"distance": 0.8, "random": 0.6})[-1])
+
+
+def test_the_points_of_the_lab_report_follow_from_its_tables():
+    """Means are rounded to 0.001, so differences can be off by 0.1 points."""
+    page = (Path(__file__).parents[2] / "benchmarks/results/achilles.md").read_text()
+    tables, ranking = page.split("## Figures 1 and 2")[0], page.split("## Figures 1 and 2")[1].split("## ")[0]
+    means: dict[str, dict[str, dict[str, float]]] = {"queries": {}, "attention": {}}
+    place = ""
+    for cells in (line.strip("|").split("|") for line in tables.splitlines() if re.match(r"\|.*\d\.\d{3}, ", line)):
+        place = cells[0].strip() or place
+        for attack, at in (("queries", 2), ("attention", 5)):
+            own = means[attack].setdefault(place, {})
+            own[cells[1].strip().replace(" ", "_").replace("-", "_")] = float(cells[at].split(",")[0])
+    found = {attack: [achilles.points_of(one) for one in own.values()] for attack, own in means.items()}
+    rows = [line.strip("|").split("|") for line in ranking.splitlines() if re.match(r"\| (queries|attention) ", line)]
+    for attack, points in found.items():
+        told = [[float(cell) for cell in row[2:6]] for row in rows if row[0].strip() == attack]
+        np.testing.assert_allclose(told, [*points, np.mean(points, axis=0)], atol=0.051)
+        theirs = [float(row[6]) for row in rows if row[0].strip() == attack]
+        published = [[mean for mean, _ in row] for key, row in achilles.PAPER.items() if key[0] == attack]
+        paper = [achilles.points_of(dict(zip(achilles.PUBLISHED, row, strict=True))) for row in published]
+        assert sorted(theirs[:-1]) == sorted(round(one[-1], 1) for one in paper)
 
 
 def test_box_plots_and_points_are_reported(tmp_path, capsys):
