@@ -19,6 +19,7 @@ import numpy as np
 from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.stats.estimates import StatisticSpec
 from privacy_assets.stats.subjects import order_by_content
+from privacy_assets.tables.encoding import EncodedTable
 
 if TYPE_CHECKING:
     from sklearn.ensemble import ExtraTreesClassifier
@@ -57,40 +58,44 @@ def score_rows(inputs: EvaluationInputs, attacked: np.ndarray | None = None) -> 
         Probability of being synthetic, float64 (n,) in 0..1; larger ones are more member-like.
     """
     rng = inputs.rng(PURPOSE)
-    content = np.concatenate([inputs.row_ids["train"], inputs.row_ids["holdout"]])
-    codes = order_by_content(inputs.subject_codes("train", "holdout"), content)
-    half = (rng.permutation(int(codes.max()) + 1) % 2 == 1)[codes]
-    real = np.concatenate([_cells(inputs, "train"), _cells(inputs, "holdout")])
-    known = np.empty((0, real.shape[1]), np.float32) if inputs.reference is None else _cells(inputs, "reference")
-    synthetic = _cells(inputs, "synthetic")
-    rows = np.arange(len(real)) if attacked is None else attacked
+    roles = ("train", "holdout") if inputs.reference is None else ("train", "holdout", "reference")
+    real, content = EncodedTable.stack([inputs.encoded(role) for role in roles]), _row_ids(inputs, *roles)
+    codes = order_by_content(inputs.subject_codes("train", "holdout"), _row_ids(inputs, "train", "holdout"))
+    half = (rng.permutation(int(codes.max()) + 1) % 2)[codes]
+    group = np.append(half, np.full(len(real) - len(half), 2))  # rows of the reference are learned for both halves
+    synthetic, made = inputs.encoded("synthetic"), inputs.row_ids["synthetic"]
+    rows = np.arange(len(half)) if attacked is None else attacked
     scores = np.empty(len(rows))
-    for side in (False, True):
-        model = _learned(synthetic, np.concatenate([real[half != side], known]), rng)
+    for side in (0, 1):
+        others = np.flatnonzero(group != side)
+        parts = [_drawn(real, others, content, rng), _drawn(synthetic, np.arange(len(made)), made, rng)]
         asked = half[rows] == side
-        scores[asked] = model.predict_proba(real[rows[asked]])[:, 1]
+        scores[asked] = _learned(*parts, rng).predict_proba(_cells(real.take(rows[asked])))[:, 1]
     return scores
 
 
-def _cells(inputs: EvaluationInputs, role: str) -> np.ndarray:
-    """Return the encoded cells of a table, float32 (n, columns)."""
-    encoded = inputs.encoded(role)
-    return np.concatenate([encoded.numeric, encoded.codes.astype(np.float32)], axis=1)
+def _row_ids(inputs: EvaluationInputs, *roles: str) -> np.ndarray:
+    return np.concatenate([inputs.row_ids[role] for role in roles])
 
 
-def _learned(synthetic: np.ndarray, real: np.ndarray, rng: np.random.Generator) -> ExtraTreesClassifier:
+def _cells(table: EncodedTable) -> np.ndarray:
+    """Return encoded cells, float32 (n, columns)."""
+    return np.concatenate([table.numeric, table.codes.astype(np.float32)], axis=1)
+
+
+def _drawn(table: EncodedTable, rows: np.ndarray, row_ids: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return the cells of ``rows``, or of ``MOST_ROWS`` random ones of them, ordered by content."""
+    if len(rows) > MOST_ROWS:
+        ordered = rows[np.argsort(row_ids[rows], kind="stable")]  # so that the draw does not depend on the order
+        rows = ordered[rng.choice(len(rows), MOST_ROWS, replace=False)]
+    cells = _cells(table.take(rows))
+    return np.asarray(cells[np.lexsort(cells.T)])
+
+
+def _learned(real: np.ndarray, synthetic: np.ndarray, rng: np.random.Generator) -> ExtraTreesClassifier:
     """Return a classifier of ``synthetic`` rows (1) against ``real`` rows (0)."""
     from sklearn.ensemble import ExtraTreesClassifier  # slow to import
 
-    parts = [_drawn(rows, rng) for rows in (real, synthetic)]
-    labels = np.repeat([0, 1], [len(rows) for rows in parts])
+    labels = np.repeat([0, 1], [len(real), len(synthetic)])
     model = ExtraTreesClassifier(TREES, class_weight="balanced", random_state=int(rng.integers(_SEEDS)))
-    return model.fit(np.concatenate(parts), labels)
-
-
-def _drawn(rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return the rows ordered by content, or a random selection of ``MOST_ROWS`` of them."""
-    ordered = rows[np.lexsort(rows.T)]
-    if len(rows) <= MOST_ROWS:
-        return ordered
-    return ordered[np.sort(rng.choice(len(rows), MOST_ROWS, replace=False))]
+    return model.fit(np.concatenate([real, synthetic]), labels)
