@@ -68,9 +68,10 @@ def score_rows(inputs: EvaluationInputs, attacked: np.ndarray | None = None) -> 
     scores = np.empty(len(rows))
     for side in (0, 1):
         others = np.flatnonzero(group != side)
-        parts = [_drawn(real, others, content, rng), _drawn(synthetic, np.arange(len(made)), made, rng)]
+        unseen = _drawn(real, others, content, rng)
+        model = _learned(unseen, _drawn(synthetic, np.arange(len(made)), made, rng), rng)
         asked = half[rows] == side
-        scores[asked] = _learned(*parts, rng).predict_proba(_cells(real.take(rows[asked])))[:, 1]
+        scores[asked] = model.predict_proba(_cells(real.take(rows[asked])))[:, 1]
     return scores
 
 
