@@ -1,4 +1,4 @@
-"""Repeat tables 2 and 3 and figures 3 and 4 of Meeus et al. (2023), "Achilles' Heels", on a given table.
+"""Repeat tables 2 and 3 and figures 1 to 4 of Meeus et al. (2023), "Achilles' Heels", on a given table.
 
     python -m benchmarks.achilles adult.parquet --study tables --results achilles.jsonl
     python -m benchmarks.achilles uk_census.parquet --drop "Person ID" --as-text --auxiliary 30000 --test 15000 \\
@@ -6,7 +6,8 @@
     python -m benchmarks.achilles --report achilles.jsonl --images benchmarks/results
 
 ``tables``: AUC of the query attack on 40 random records and on 10 records of each other selection, for SynthPop
-(leaves of 5 rows) and BayNet; ``--attack attention`` gives table 3. ``neighbours`` and ``distances``: records selected
+(leaves of 5 rows) and BayNet, with box plots (figure 1) and the advantage of the selection by distance in percentage
+points; ``--attack attention`` gives table 3 and figure 2. ``neighbours`` and ``distances``: records selected
 with other k and other distances (figure 3). ``epsilon``: PrivBayes, 10 records per selection (figure 4). Rows with "?"
 are dropped. Each record is attacked once, even if several selections contain it, and adds one line to the results. The
 report compares the cost of a record at the paper's scale with the authors' program.
@@ -33,7 +34,19 @@ from benchmarks.images import write_image
 from privacy_assets.generators import build_generator
 from privacy_assets.metrics.shadow_membership.audit import AuditConfig, run_audit
 from privacy_assets.metrics.vulnerability import Selector, select_records, vulnerability
-from privacy_assets.report.svg import intervals_svg
+from privacy_assets.report.svg import (
+    BOTTOM,
+    HEIGHT,
+    LEFT,
+    RIGHT,
+    TOP,
+    WIDTH,
+    canvas,
+    intervals_svg,
+    nice_ticks,
+    tenth,
+    text_at,
+)  # fmt: skip
 from privacy_assets.tables.encoding import MatrixCoding
 from privacy_assets.tables.table import Table
 
@@ -63,6 +76,8 @@ FIGURES = {
     "distances": "distance",
     "epsilon": "epsilon of PrivBayes",
 }  # varied parameters
+EARLIER = ("rare_value", "log_likelihood")  # selections of earlier work, with which the paper compares its own
+PAPER_POINTS = {"queries": 7.2}  # sections 1 and 6.1: mean advantage over the better one of them
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,6 +171,7 @@ def report(paths: list[Path], images: Path | None = None) -> None:
     audits = {key_of(line): line for line in every if "auc" in line}
     groups = sorted({key[:4] for key in audits}, key=lambda key: (*key[:2], json.loads(key[2]).get("epsilon", 0)))
     studies = {(line["table"], line["study"]): line for line in every if "selected" in line}
+    means: dict[tuple[str, ...], dict[str, float]] = {}
     for entry in studies.values():
         table, study = entry["table"], entry["study"]
         points: dict[str, list[dict[str, Any]]] = defaultdict(list)
@@ -166,6 +182,11 @@ def report(paths: list[Path], images: Path | None = None) -> None:
                 found = [group for group in found if group.records]
                 print_group(found, key)
                 points[key[3]] += [group.point(study, key) for group in found]
+                if study == "tables":
+                    means[key] = {group.name: group.mean for group in found}
+                    if images is not None:
+                        plot = boxes_svg({group.name.replace("_", " "): group.values for group in found})
+                        write_image(plot, images / f"achilles_boxes_{table}_{key[1]}_{key[3]}.svg")
         for attack, rows in points.items() if images is not None and study in FIGURES else ():
             series, labels = (
                 (("by",) if study == "epsilon" else ()),
@@ -173,7 +194,84 @@ def report(paths: list[Path], images: Path | None = None) -> None:
             )
             plot = intervals_svg(rows, x="x", y="auc", series=series, labels=labels, null=0.5)
             write_image(plot, images / f"achilles_{study}_{table}_{attack}.svg")
+    print_points(means)
     print_costs(audits)
+
+
+def points_of(means: Mapping[str, float]) -> list[float]:
+    """Return how much higher the mean AUC of the selection by distance is, in percentage points.
+
+    Args:
+        means: Mean AUC by selection.
+
+    Returns:
+        The differences from random, rare value, log-likelihood, and the better one of the last two. NaN if a selection
+        is missing.
+    """
+    own, others = means.get("distance", math.nan), [means.get(name, math.nan) for name in PUBLISHED[:3]]
+    earlier = [means.get(name, math.nan) for name in EARLIER]
+    best = math.nan if any(map(math.isnan, earlier)) else max(earlier)
+    return [100 * (own - other) for other in (*others, best)]
+
+
+def print_points(means: Mapping[tuple[str, ...], Mapping[str, float]]) -> None:
+    """Print the advantage of the selection by distance on each table and generator, and the paper's."""
+    groups = {key: points_of(found) for key, found in means.items()}
+    groups = {key: found for key, found in groups.items() if not math.isnan(found[-1])}
+    if not groups:
+        return
+    print("\n## Distance against the other selections, percentage points of the mean AUC\n")
+    print("| attack | table, generator | random | rare value | log-likelihood | better of the last two | paper |")
+    print("|---|---|---|---|---|---|---|")
+    for attack in dict.fromkeys(key[3] for key in groups):
+        own = {key: found for key, found in groups.items() if key[3] == attack}
+        theirs = []
+        for key, found in own.items():
+            published = dict(zip(PUBLISHED, (mean for mean, _ in PAPER.get((attack, *key[:2]), [])), strict=False))
+            theirs.append(points_of(published)[-1])
+            print(f"| {attack} | {key[0]}, {key[1]} | {' | '.join(f'{x:+.1f}' for x in (*found, theirs[-1]))} |")
+        mean = [*np.mean(list(own.values()), axis=0), np.mean(theirs)]
+        print(f"| {attack} | mean | {' | '.join(f'{x:+.1f}' for x in mean)} |")
+
+
+def boxes_svg(groups: Mapping[str, Sequence[float]]) -> str:
+    """Draw a box plot of the AUCs of each group.
+
+    Args:
+        groups: AUCs by the name of the group, at least one each.
+
+    Returns:
+        A box from the lower to the upper quartile with a line at the median, whiskers to the farthest value within 1.5
+        box lengths, and a ring for each value beyond.
+    """
+    ticks = nice_ticks([0.5, 1.0, *(value for values in groups.values() for value in values)])
+    low, high = min(ticks), max(ticks)
+
+    def up(value: float) -> float:
+        return HEIGHT - BOTTOM - (value - low) / (high - low) * (HEIGHT - BOTTOM - TOP)
+
+    grid = "".join(f"M{LEFT} {tenth(up(tick))}H{WIDTH - RIGHT}" for tick in ticks)
+    parts = [f'<path class="grid" d="{grid}"/>']
+    parts += [text_at(LEFT - 6, up(tick) + 4, f"{tick:.2g}", anchor="end") for tick in ticks]
+    step = (WIDTH - LEFT - RIGHT) / len(groups)
+    for place, (name, values) in enumerate(groups.items()):
+        at = LEFT + step * (place + 0.5)
+        first, middle, third = np.quantile(values, [0.25, 0.5, 0.75])
+        reach = 1.5 * (third - first)
+        inside = [value for value in values if first - reach <= value <= third + reach]
+        left, right = tenth(at - 24), tenth(at + 24)
+        box = f"M{left} {tenth(up(first))}H{right}V{tenth(up(third))}H{left}Z"
+        whiskers = f"M{tenth(at)} {tenth(up(min(inside)))}V{tenth(up(first))}M{tenth(at)} {tenth(up(third))}"
+        whiskers += f"V{tenth(up(max(inside)))}M{left} {tenth(up(middle))}H{right}"
+        title = f"<title>median {middle:.3f}, quartiles {first:.3f} and {third:.3f}</title>"
+        rings = [
+            f'<circle cx="{tenth(at)}" cy="{tenth(up(value))}" r="3" class="zero" fill="none"/>'
+            for value in values
+            if value not in inside
+        ]
+        parts.append(f'<g>{title}<path class="zero" fill="none" d="{box}{whiskers}"/>{"".join(rings)}</g>')
+        parts.append(text_at(at, HEIGHT - BOTTOM + 16, name))
+    return canvas([*parts, text_at((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 4, "records selected by")], HEIGHT, "AUC")
 
 
 def fits(study: str, generator: str) -> bool:
@@ -183,7 +281,7 @@ def fits(study: str, generator: str) -> bool:
 
 @dataclass(frozen=True)
 class Selected:
-    """AUC of the attacked ``records``, out of ``wanted`` selected ones; ``chance`` is the error of a single AUC."""
+    """AUCs (``values``) of the attacked ``records`` out of ``wanted`` ones; ``chance`` is the error of one AUC."""
 
     name: str
     wanted: int
@@ -192,6 +290,7 @@ class Selected:
     sd: float
     chance: float
     seconds: float
+    values: Sequence[float] = ()
 
     def point(self, study: str, key: tuple[str, ...]) -> dict[str, Any]:
         """Return the mean and its standard deviation for the figures."""
@@ -210,7 +309,7 @@ def selected(name: str, ids: list[int], audits: Mapping[tuple[str, ...], Any], k
     chance = float(np.mean([line["auc"]["high"] - line["auc"]["low"] for line in held])) / (2 * 1.96)
     sd = float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
     seconds = float(np.mean([line["cpu_seconds"] for line in held]))
-    return Selected(name, len(ids), len(held), float(np.mean(values)), sd, chance, seconds)
+    return Selected(name, len(ids), len(held), float(np.mean(values)), sd, chance, seconds, values)
 
 
 def print_group(found: list[Selected], key: tuple[str, ...]) -> None:
@@ -265,7 +364,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--results", type=Path, default=Path("achilles.jsonl"), help="file to append to")
     parser.add_argument("--report", type=Path, nargs="+", help="report on these files without running")
-    parser.add_argument("--images", type=Path, help="a folder to draw figures 3 and 4 into")
+    parser.add_argument("--images", type=Path, help="a folder to draw figures 1 to 4 into")
     options = parser.parse_args(arguments)
     if options.report:
         for path in options.report:

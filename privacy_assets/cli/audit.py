@@ -62,6 +62,8 @@ def add_audit(commands: Commands) -> None:
     command.common("--set")
     for option, name, kind, what in _NUMBERS:
         command.option(option, what, dest=name, type=kind, metavar="N" if kind is int else "NAME")
+    setting = "a setting of the attack, as YAML, for example queries=100000 or learning_rate=0.01 (repeatable)"
+    command.option("--attack-set", setting, action="append", default=[], metavar="KEY=VALUE")
     command.option("--ids", "attack these rows of the file (the first is 0)", metavar="A,B")
     person = "subject column; all other rows of an attacked subject are excluded from its tables"
     command.option("--subject", person)
@@ -105,6 +107,8 @@ def _plan(options: argparse.Namespace) -> AuditConfig:
         if {"max_targets", "select"} & set(given):
             raise ConfigError("--ids cannot be combined with --max-targets or --select. Fix: remove one.")
         given["ids"] = _ids(options.ids)
+    if options.attack_set:
+        given["attack_settings"] = settings(options.attack_set, "attack-set")
     return AuditConfig(build_generator(options.generator, settings(options.set)), **given)
 
 

@@ -63,7 +63,7 @@ class RerunMetric(Metric):
         n_permutations, max_targets = self.n_permutations, self.max_targets
         metrics = (
             Dcr(n_permutations=n_permutations, n_bootstraps=50, max_targets=max_targets),
-            MembershipInference(n_permutations=n_permutations, max_targets=max_targets),
+            MembershipInference(n_permutations=n_permutations, max_targets=max_targets, classifier=False),
         )
         asked = replace(inputs, embedder=None)
         found = {estimate.name: estimate for metric in metrics for estimate in metric.measure(asked).estimates}

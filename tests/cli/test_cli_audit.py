@@ -106,6 +106,21 @@ def test_settings_of_the_generator_and_of_the_audit_arrive(audit: Any) -> None:
     assert found["auc"]["sd"] is None and "standard deviation –" in out  # one record has none
 
 
+def test_settings_of_the_attack_arrive(audit: Any, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = audit("--max-targets=1", "--attack-set=queries=5", "--attack-set", "trees=7").found
+    assert found["plan"]["attack_settings"] == {"queries": 5, "trees": 7}
+    usual = audit("--max-targets=1").found
+    assert usual["plan"]["attack_settings"] == {}
+    assert usual["records"][0]["scores"] != found["records"][0]["scores"]
+    for wrong, told in (
+        ("query=5", "Did you mean 'queries'"),
+        ("queries=0", "queries"),
+        ("trees", "expected KEY=VALUE"),
+    ):
+        assert main(["audit", f"--data={data}", "--drop=person", *QUICK, f"--attack-set={wrong}"]) == 2
+        assert told in capsys.readouterr().err
+
+
 def test_progress_tells_how_long_it_takes_and_a_checkpoint_saves_it(
     audit: Any, data: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

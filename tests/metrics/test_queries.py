@@ -8,7 +8,7 @@ from math import comb, isnan
 import numpy as np
 import pytest
 
-from privacy_assets.metrics.shadow_membership.attacks import CountCodes, Queries, matches
+from privacy_assets.metrics.shadow_membership.attacks import CountCodes, Queries, build_attack, matches
 from tests.metrics.coded_tables import coded, with_gaps
 
 
@@ -84,6 +84,24 @@ def test_up_to_17_columns_every_query_is_asked_and_of_18_to_20_different_ones_ar
     share = ((chosen[:, None] >> np.arange(20)) & 1).mean(axis=0)
     assert np.abs(share - 0.5).max() < 0.01
     assert not np.array_equal(chosen, Queries.draw(20, rng).chosen)
+
+
+@pytest.mark.parametrize("columns", [5, 16, 20, 21, 40])
+def test_the_number_of_queries_is_a_setting(columns):
+    rng, every = np.random.default_rng(0), (1 << min(columns, 20)) - 1
+    for number in (1, 7, 20, 1_000):
+        chosen = Queries.draw(columns, rng, number).chosen
+        assert len(np.unique(chosen, axis=0)) == len(chosen) == min(number, every)
+    if columns == 16:
+        assert len(Queries.draw(columns, rng, 100_000).chosen) == every  # the paper's number exceeds all sets
+
+
+def test_the_attack_uses_this_number_of_queries():
+    cells, coding = coded(with_gaps(np.random.default_rng(0), 60))
+    attack = build_attack("queries", coding, cells, {"queries": 9, "trees": 2})
+    features = np.stack([attack.features(cells[:, start : start + 40], cells[:, 0]) for start in range(8)])
+    scorer = attack.fit(features, np.arange(8) < 4, np.random.default_rng(0))
+    assert len(scorer.coded.queries.chosen) == 9
 
 
 @pytest.mark.parametrize("columns", [21, 70])

@@ -22,12 +22,13 @@ from privacy_assets.metrics.base import (
     table_rows,
 )
 from privacy_assets.metrics.inputs import Budget, EvaluationInputs, target_rows
-from privacy_assets.metrics.membership_inference import gretel, no_box, outliers
+from privacy_assets.metrics.membership_inference import classifier, gretel, no_box, outliers
 from privacy_assets.metrics.membership_inference import no_box as one_run
 from privacy_assets.metrics.membership_inference.outliers import SPEC as ADVANTAGE_SUBGROUPS
 from privacy_assets.metrics.membership_inference.outliers import Subgroups, advantage_subgroups, check_columns
 from privacy_assets.metrics.membership_inference.scores import (
     RATES,
+    CrossFittedScore,
     Population,
     advantages,
     build_population,
@@ -43,9 +44,12 @@ from privacy_assets.stats.subjects import MIN_SUBJECTS_PER_SIDE, resample_subjec
 HEADLINE_RATE = 0.10
 LOW_RATE = 0.001
 SMALLEST_FOR_LOW_RATE = 10_000
+LOW_RATES = {"tpr_1_fpr": 0.01, "tpr_10_fpr": 0.10}  # by statistic
+SMALLEST_FOR_LOW_RATES = 300  # non-members: 1 % are three
 _NEEDED = f"at least {MIN_SUBJECTS_PER_SIDE} people are required"
 PURPOSE = "membership_inference.attacked"  # random stream for drawing attacked subjects
 _HEADLINE = RATES.index(HEADLINE_RATE)
+_ATTACKS = {"auc_dpi": "DPI", "auc_domias": "DOMIAS", "auc_gen_lra": "Gen-LRA"}
 
 
 def attack(
@@ -103,12 +107,78 @@ def _low_rate_estimate(population: Population, drawn: PermutationResult) -> Esti
     return drawn.worst(spec, population.counts, list(population.scores), "headline")
 
 
+def low_rates(
+    population: Population, scores: Mapping[str, np.ndarray], n_permutations: int, rng: np.random.Generator
+) -> tuple[list[Estimate], list[dict[str, Any]]]:
+    """Return the true positive rates of all attacks at 1 % and 10 % false positives.
+
+    Thresholds are cross-fitted, see :class:`.CrossFittedScore`. For each rate, the 95 % intervals hold for all scores
+    jointly. They permute labels and resample subjects; the wider of both is used.
+
+    Args:
+        population: Attacked rows.
+        scores: Scores of these rows by attack, shape (n,); smaller ones are more member-like.
+        n_permutations: Number of permutations of the membership labels.
+        rng: Generator of the draws.
+
+    Returns:
+        The rate of the best score at each false positive rate, and the table "low_rates" with one row for each score
+        and rate. With fewer than 300 non-members the estimates are NaN and the table is empty.
+    """
+    specs, others = [_SPECS[name] for name in LOW_RATES], population.side(False)[1]
+    if others < SMALLEST_FOR_LOW_RATES:
+        reason = f"{others} people in holdout, {SMALLEST_FOR_LOW_RATES} required"
+        return [spec.not_measurable(reason, population.counts) for spec in specs], []
+    fitted = [CrossFittedScore(score, population.codes, population.half) for score in scores.values()]
+
+    def statistic(labels: np.ndarray, times: np.ndarray | None = None) -> np.ndarray:
+        rates = [score.rates(labels, tuple(LOW_RATES.values()), times)[0] for score in fitted]
+        return np.stack(rates, axis=2).reshape(len(rates[0]), -1)  # rate by rate, so that a slice is one band
+
+    found = inference.permutation_test(statistic, population, n_permutations, rng, n_bootstraps=N_BOOTSTRAPS)
+    estimates, table, names = [], [], list(scores)
+    for at, (spec, fpr) in enumerate(zip(specs, LOW_RATES.values(), strict=True)):
+        part = found[at * len(names) : (at + 1) * len(names)]
+        estimates.append(part.worst(spec, population.counts, names, "headline"))
+        band = part.band()
+        low, high = (np.clip(end, 0, 1) for end in (band.low, band.high))
+        table += table_rows(score=names, fpr=np.full(len(names), fpr), tpr=part.observed, low=low, high=high)
+    return estimates, table
+
+
 def _curve_table(
     population: Population, rates: Sequence[tuple[np.ndarray, np.ndarray]], band: Band
 ) -> list[dict[str, Any]]:
     tpr, fpr = (np.concatenate([one[0] for one in sides]) for sides in zip(*rates, strict=True))
     scores = np.repeat(list(population.scores), len(RATES))
     return table_rows(score=scores, fpr=fpr, tpr=tpr, advantage=tpr - fpr, low=band.low, high=band.high)
+
+
+def attack_scores(
+    population: Population, found: no_box.NoBoxScores | None, learned: np.ndarray | None
+) -> dict[str, np.ndarray]:
+    """Return the scores of all attacks by name, shape (n,); smaller ones are more member-like."""
+    others = {} if found is None else found.scores
+    named = {**population.scores, **{_ATTACKS[name]: -score for name, score in others.items()}}
+    return named if learned is None else {**named, classifier.NAME: -learned}
+
+
+def attack_by_classifier(
+    population: Population, score: np.ndarray | None, n_permutations: int, rng: np.random.Generator
+) -> list[Estimate]:
+    """Return ``auc_classifier`` and ``advantage_classifier``. NaN without scores.
+
+    The interval of the advantage holds for all thresholds jointly, at 99.5 %. These statistics do not change the
+    others: ``advantage``, ``advantage_any`` and ``precision`` use the distances only.
+    """
+    if score is None:
+        reason = "the setting classifier is off"
+        return [spec.not_measurable(reason, population.counts) for spec in (classifier.AUC, classifier.ADVANTAGE)]
+    alone = replace(population, scores={classifier.NAME: -score})
+    statistic = partial(advantages, alone.fitted())
+    found = inference.permutation_test(statistic, alone, n_permutations, rng, n_bootstraps=N_BOOTSTRAPS)
+    strongest = found.worst(classifier.ADVANTAGE, population.counts, named_entries(alone), "strongest")
+    return [*no_box.areas({classifier.AUC: score}, population, n_permutations, rng), strongest]
 
 
 def protect(
@@ -170,6 +240,12 @@ _SPECS = {
         StatisticSpec(
             "tpr_low_fpr", "Share of members found at one false positive in 1,000 non-members.", null=LOW_RATE
         ),
+        *(
+            StatisticSpec(
+                name, f"Share of members found at {100 * rate:.0f} % false positives, best attack.", null=rate
+            )
+            for name, rate in LOW_RATES.items()
+        ),
         StatisticSpec(
             "protection_score",
             "Gretel's membership inference protection, mean over attacks: 0 (members are known) to 100 (guessing).",
@@ -177,6 +253,8 @@ _SPECS = {
             100.0,
         ),
         *no_box.SPECS,
+        classifier.AUC,
+        classifier.ADVANTAGE,
         one_run.SPEC,
     )
 }
@@ -198,6 +276,7 @@ class MembershipInference(Metric):
         excellent: When one of Gretel's attacks is graded Excellent, see :func:`.gretel.attack_grades`.
             ``not_significant``: precision and accuracy are not significantly above 0.5 at 95 %. ``below_half``: both
             are below 0.5, as the paper states. The points do not depend on it.
+        classifier: Whether to run the classifier attack, see :mod:`~.classifier`.
 
     Attributes:
         advantage: True minus false positive rate of the best score at 10 % false positives.
@@ -208,8 +287,12 @@ class MembershipInference(Metric):
         advantage_subgroups: Strongest advantage over the declared subgroups.
         precision: Share of members among predicted positives at 10 % false positives. Needs 50 predicted positives.
         tpr_low_fpr: True positive rate at 0.1 % false positives. Needs 10,000 non-members.
+        tpr_1_fpr, tpr_10_fpr: True positive rate at 1 % and 10 % false positives, best of all attacks. Need 300
+            non-members, see :func:`low_rates`.
         protection_score: Gretel's score: mean protection points of simulated attacks, 0 to 100.
         auc_*: No-box attacks of the literature, see :mod:`~.no_box`.
+        auc_classifier: AUC of the classifier attack, see :mod:`~.classifier`.
+        advantage_classifier: Strongest advantage of the classifier attack over all thresholds.
         epsilon_one_run: Lower bound of epsilon, see :mod:`~.one_run`.
 
     Notes:
@@ -240,6 +323,7 @@ class MembershipInference(Metric):
         description="when one simulated attack is graded Excellent: precision and accuracy not significantly above 0.5 "
         "at 95 %, or both below 0.5 (Gretel)",
     )
+    classifier: bool = Field(default=True, description="whether to attack by a classifier, too")
 
     name = "membership_inference"
     summary = "Does the published table reveal who was in the training data?"
@@ -310,7 +394,7 @@ class MembershipInference(Metric):
     score_parts = {"membership": "protection_score"}
 
     def measure(self, inputs: EvaluationInputs) -> MetricResult:
-        """Compute statistics and the tables "curve", "levels", "grade" and, if any are declared, "subgroups"."""
+        """Compute statistics and the tables "curve", "levels", "grade", "low_rates" and, if declared, "subgroups"."""
         check_columns(self.subgroups, inputs.schema)
         subjects = [np.unique(inputs.subject_codes(role)).size for role in ("train", "holdout")]
         counts = (len(inputs.train) + len(inputs.holdout), sum(subjects))
@@ -327,14 +411,21 @@ class MembershipInference(Metric):
         rng = inputs.rng("membership_inference.subgroups")
         grouped, groups = advantage_subgroups(inputs, population, self.subgroups, self.n_permutations, rng)
         others = no_box.auc_estimates(population, found, self.n_permutations, inputs.rng("membership_inference.no_box"))
+        learned = classifier.score_rows(inputs, rows) if self.classifier else None
+        rng = inputs.rng("membership_inference.learned")
+        by_classifier = attack_by_classifier(population, learned, self.n_permutations, rng)
+        scores = attack_scores(population, found, learned)
+        low, rates = low_rates(population, scores, self.n_permutations, inputs.rng("membership_inference.low_rates"))
         epsilon = one_run.epsilon_one_run(population, inputs.rng("membership_inference.pairs"))
         remote = outliers.advantage_outliers(
             population, self.n_permutations, inputs.rng("membership_inference.isolated")
         )
         matches = outliers.outlier_matches(with_reference(inputs, population))
-        every = (*leaks, remote, outliers.outlier_excess(population), matches, grouped, protection, *others, epsilon)
+        isolated = (remote, outliers.outlier_excess(population), matches)
+        every = (*leaks, *isolated, grouped, *low, protection, *others, *by_classifier, epsilon)
         tables, by_name = {"curve": curve, **tables}, {estimate.name: estimate for estimate in every}
-        tables |= {"subgroups": groups} if groups else {}
+        more = {"subgroups": groups, "low_rates": rates}
+        tables |= {name: table for name, table in more.items() if table}
         return self.result(inputs, (by_name[name] for name in _SPECS), **tables)
 
     def _protect(

@@ -177,11 +177,28 @@ def auc_estimates(
     if found is None:
         reason = f"no reference of at least {MIN_SUBJECTS_PER_SIDE} people"
         return [spec.not_measurable(reason, population.counts) for spec in SPECS]
+    scores = {"auc_reference_ratio": -population.scores["distance / reference"], **found.scores}
+    return areas({spec: scores[spec.name] for spec in SPECS}, population, n_permutations, rng)
+
+
+def areas(
+    scores: Mapping[StatisticSpec, np.ndarray], population: Population, n_permutations: int, rng: np.random.Generator
+) -> list[Estimate]:
+    """Return the AUC of each score, with intervals as in :func:`auc_estimates`.
+
+    Args:
+        scores: Scores of the attacked rows by statistic, shape (n,); larger ones are more member-like.
+        population: Attacked rows.
+        n_permutations: Number of permutations of the membership labels.
+        rng: Generator of the permutations.
+
+    Returns:
+        One estimate for each score.
+    """
     from scipy.stats import rankdata
 
-    scores = {"auc_reference_ratio": -population.scores["distance / reference"], **found.scores}
     codes, member = population.codes, population.member
-    ranks = [rankdata(scores[spec.name]) for spec in SPECS]
+    ranks = [rankdata(score) for score in scores.values()]
     sums = np.column_stack([np.bincount(codes, each, len(member)) for each in (*ranks, np.ones(len(codes)))])
 
     def statistic(labels: np.ndarray) -> np.ndarray:
@@ -191,7 +208,7 @@ def auc_estimates(
 
     evidence = inference.permutation_test(statistic, population, n_permutations, rng)
     estimates = []
-    for at, spec in enumerate(SPECS):
+    for at, spec in enumerate(scores):
         alone = evidence[[at]].estimate(spec, population.counts, within=(0, 1))
         half = _half_width(ranks[at], codes, member)
         low, high = min(alone.low, max(alone.value - half, 0.0)), max(alone.high, min(alone.value + half, 1.0))

@@ -32,6 +32,7 @@ MOST_COLUMNS = 20  # maximum number of columns for which all sets are counted to
 MOST_QUERIES = 1 << 17  # all sets of 17 columns; the number of sets drawn for 18 to 20
 WIDE_QUERIES = 1 << 14  # number of sets for more than 20 columns, where each is counted separately
 MOST_ORDER = 6  # maximum number of columns in a query if there are more than 20
+MOST_SETS = (1 << MOST_COLUMNS) - 1  # all sets of 20 columns
 _BLOCK = 64  # sets counted at a time
 
 
@@ -54,18 +55,26 @@ class Queries:
     chosen: np.ndarray
 
     @classmethod
-    def draw(cls, columns: int, rng: np.random.Generator) -> Queries:
+    def draw(cls, columns: int, rng: np.random.Generator, number: int | None = None) -> Queries:
         """Select the queries.
 
-        For up to 17 columns: all non-empty sets. For 18 to 20: 131,072 sets drawn uniformly without replacement.
-        Beyond: 16,384 sets of 1 to 6 columns, equally many of each size, or all sets of a size if there are fewer.
+        Up to 20 columns: sets drawn uniformly without replacement, or all non-empty sets if there are not more than
+        ``number``. Beyond: sets of 1 to 6 columns, equally many of each size, or all sets of a size if there are fewer.
+
+        Args:
+            columns: Number of columns.
+            rng: Generator of the draws.
+            number: Maximum number of queries. None: 131,072 for up to 20 columns (all sets of 17), 16,384 beyond.
+
+        Returns:
+            The queries.
         """
         if columns > MOST_COLUMNS:
-            return cls(columns, _by_order(columns, rng))
-        every = (1 << columns) - 1
-        if every <= MOST_QUERIES:
+            return cls(columns, _by_order(columns, rng, WIDE_QUERIES if number is None else number))
+        every, most = (1 << columns) - 1, MOST_QUERIES if number is None else number
+        if every <= most:
             return cls(columns, np.arange(1, every + 1))
-        return cls(columns, np.sort(rng.choice(every, MOST_QUERIES, replace=False, shuffle=False) + 1))
+        return cls(columns, np.sort(rng.choice(every, most, replace=False, shuffle=False) + 1))
 
     def counts(self, matched: np.ndarray) -> np.ndarray:
         """Count matches (sets, m, words): int16 (sets, Q), or int32 for more than 32,767 rows per set."""
@@ -130,11 +139,11 @@ class CountCodes:
         return np.array(list(first.values()), dtype=np.int64)
 
 
-def _by_order(columns: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw sets of 1 to 6 of ``columns`` columns (Q, 6), equally many of each size, or all if there are fewer."""
+def _by_order(columns: int, rng: np.random.Generator, number: int) -> np.ndarray:
+    """Draw ``number`` sets of 1 to 6 columns (Q, 6), equally many of each size, or all of a size if there are fewer."""
     chosen: list[tuple[int, ...]] = []
     for order in range(1, MOST_ORDER + 1):
-        wanted = (WIDE_QUERIES - len(chosen)) // (MOST_ORDER + 1 - order)
+        wanted = (number - len(chosen)) // (MOST_ORDER + 1 - order)
         if comb(columns, order) <= wanted:
             chosen += combinations(range(columns), order)
             continue
@@ -261,12 +270,16 @@ class QuerySettings:
     """Settings of the query attack; defaults from Meeus et al. 2023, section 5.5.
 
     Attributes:
+        queries: Maximum number of queries, see :meth:`Queries.draw`. The paper draws 100,000.
         trees: Number of trees.
         depth: Maximum depth of a tree.
     """
 
     part: ClassVar[str] = "attack queries"
 
+    queries: int | None = Field(
+        default=None, ge=1, le=MOST_SETS, description="maximum number of queries (default: by number of columns)"
+    )
     trees: int = Field(default=100, ge=1, description="number of trees")
     depth: int = Field(default=10, ge=1, description="maximum depth of a tree")
 
@@ -290,10 +303,10 @@ class QueryAttack:
         self, features: np.ndarray, labels: np.ndarray, rng: np.random.Generator, progress: Progress = silent
     ) -> Scorer:
         """Implement :meth:`Attack.fit`."""
-        coded = CountCodes.fit(Queries.draw(len(self.is_number), rng), features)
+        settings = self.settings
+        coded = CountCodes.fit(Queries.draw(len(self.is_number), rng, settings.queries), features)
         codes = coded.encode(features)
         usable = coded.distinct(codes)
-        settings = self.settings
         return QueryScorer(coded, Forest.fit(codes, labels, usable, rng, trees=settings.trees, depth=settings.depth))
 
 
