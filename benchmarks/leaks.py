@@ -14,7 +14,8 @@ except controls, by default without an encoder. Each release is one line with ev
 report evaluates it with the current default limits or a --policy. The releases that the limits of the papers refuse:
 
     python -m benchmarks.leaks TABLES --results papers.jsonl --people 2000 --draws 1 --kinds "fresh rows" synthpop \\
-        --embedder --metrics dcr singling_out linkability attribute_inference membership_inference memorization
+        --embedder --metrics dcr singling_out linkability attribute_inference membership_inference memorization \\
+        data_privacy --policy examples/policies/papers.yaml
     python -m benchmarks.leaks --report papers.jsonl --policy examples/policies/papers.yaml
 """
 
@@ -40,7 +41,7 @@ from privacy_assets.generators import build_generator
 from privacy_assets.generators.base import Generator
 from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.metrics.membership_inference.scores import build_population
-from privacy_assets.metrics.policies import default_policy, load_policy
+from privacy_assets.metrics.policies import load_policy
 from privacy_assets.metrics.registry import METRICS, build_metric
 from privacy_assets.policy import MIN_HOLDERS, Limit, Policy, Verdict
 from privacy_assets.report.answers import TITLES, answers
@@ -344,8 +345,8 @@ def sizes(people: int, wanted: Sequence[int]) -> list[int]:
 def run(options: argparse.Namespace) -> None:
     """Measure the releases that the results do not contain yet."""
     held = {(line["table"], line["people"], line["kind"], line["seed"]) for line in lines(options.results)}
-    policy, kinds = default_policy(), (*HARMLESS, *LEAKS, *(UNSEEN if options.unseen else ()))
-    kinds = tuple(options.kinds or kinds)
+    policy = load_policy(options.policy or "default")
+    kinds = tuple(options.kinds or (*HARMLESS, *LEAKS, *(UNSEEN if options.unseen else ())))
     for seed in range(options.draws):
         for name in options.tables:
             frame, whose = table_of(name, None)
@@ -489,7 +490,7 @@ def counted(verdicts: Counter[str]) -> str:
 def report(options: argparse.Namespace, found: list[dict[str, Any]]) -> str:
     """Return the report on the lines within ``--between``, under the policy of ``--policy``."""
     least, most = options.between
-    policy = load_policy(options.policy) if options.policy else default_policy()
+    policy = load_policy(options.policy or "default")
     return report_text([line for line in found if least <= line["people"] <= most], policy)
 
 
