@@ -168,13 +168,8 @@ def commands_of_the_papers() -> list[list[str]]:
     return [shlex.split(command) for command in found]
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        pytest.param(given, id=shlex.join(given), marks=[pytest.mark.slow] if "--overfit" in given else [])
-        for given in commands_of_the_papers()
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("given", commands_of_the_papers(), ids=shlex.join)
 def test_the_commands_of_the_papers_run(given: list[str], folder: Path) -> None:
     """Options that make a command quick come first, so that others of the page take precedence; sizes come last."""
     (folder / "examples" / "policies").mkdir(parents=True)
