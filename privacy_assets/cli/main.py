@@ -46,6 +46,8 @@ from privacy_assets.infra.progress import silent, watched
 from privacy_assets.tables.files import table_files
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from privacy_assets.report.report import Report
 
 BAD_INPUT = 2
@@ -266,25 +268,33 @@ def _offending(options: argparse.Namespace, error: PrivacyAssetsError) -> str:
 
 
 def _write(report: Report, json_out: str | None, html_out: str | None, rows_out: str | None) -> None:
-    import pandas as pd
-
     from privacy_assets.infra.files import fix_of, put_atomic
-    from privacy_assets.metrics.registry import METRICS
     from privacy_assets.tables.writing import parquet_bytes
 
-    rows = next((result.rows for result in report.results.values() if result.rows), None)
-    if rows_out and rows is None:
-        add = " or ".join(name for name, metric in METRICS.items() if metric.scores_rows)
-        raise ConfigError(f"--row-scores: no metric has scores of rows. Fix: add {add} to --metrics.")
     try:
-        if rows_out:
-            put_atomic(Path(rows_out), parquet_bytes(pd.DataFrame(rows)))
         if json_out:
             write_json(json_out, report.to_json())
         if html_out:
             put_atomic(Path(html_out), report.to_html().encode())
+        if rows_out:
+            put_atomic(Path(rows_out), parquet_bytes(_row_scores(report)))
     except OSError as error:
         raise ConfigError(f"the report cannot be written: {error.strerror}.{fix_of(error)}") from None
+
+
+def _row_scores(report: Report) -> pd.DataFrame:
+    """Return the scores of each synthetic row."""
+    import pandas as pd
+
+    from privacy_assets.metrics.registry import METRICS
+
+    (name,) = (name for name, metric in METRICS.items() if metric.scores_rows)
+    result = report.results.get(name)
+    if result is None:
+        raise ConfigError(f"--row-scores: the metric {name} did not run. Fix: add {name} to --metrics.")
+    if not result.rows:
+        raise ConfigError(f"--row-scores: {name} has no scores: {result.estimates[0].note}")
+    return pd.DataFrame(result.rows)
 
 
 def _demo(options: argparse.Namespace) -> int:

@@ -415,7 +415,6 @@ class Gate:
         if not result.rows:
             return None
         path = self.row_scores(snapshot, result.metric)
-        private_folder(path.parent)
         return put_atomic(path, parquet_bytes(pd.DataFrame(result.rows)))
 
     def _keep(self, sealed: SignedRecord, target: ReleaseTarget) -> str:

@@ -235,7 +235,9 @@ class AlphaFilter(SimilarityFilter):
             inference.
     """
 
-    threshold: float = Field(default=1.0, gt=0, le=1, description="smallest alpha_m of a row that is kept")
+    threshold: float = Field(
+        default=1.0, gt=0, allow_inf_nan=False, description="smallest alpha_m of a row that is kept"
+    )
 
     name = "alpha_m"
     covers = "rows with more training rows than other synthetic rows near them"
@@ -264,11 +266,12 @@ class FittedAlpha(FittedFilter):
 
     def exposed(self, table: Table, first: Table | None = None) -> np.ndarray:
         """Implement :meth:`FittedFilter.exposed`; a row of the first draw does not count itself."""
-        made = table if first is None else first
-        encoder = TabularEncoder.fit(self.real, self.schema, others=[table, made])
-        rows = encoder.transform(table)
-        training, synthetic = (near(rows, encoder.transform(one), self.radius) for one in (self.real[0], made))
-        alpha = (synthetic - (first is None) + 0.5) / (training + 0.5)
+        drawn = [table] if first is None else [table, first]
+        encoder = TabularEncoder.fit(self.real, self.schema, others=drawn)
+        rows, *others = (encoder.transform(one) for one in drawn)
+        training = near(rows, encoder.transform(self.real[0]), self.radius)
+        synthetic = near(rows, others[0], self.radius) if others else near(rows, rows, self.radius) - 1
+        alpha = (synthetic + 0.5) / (training + 0.5)
         return self.filter.leaves_out(alpha)
 
 

@@ -299,7 +299,7 @@ class PATEGAN(PrivateNetwork):
     """A GAN trained by noisy votes of teachers, each of which sees a disjoint part of the rows.
 
     A teacher is a perceptron with one hidden layer that learns to distinguish its rows from generated ones. It sees
-    one-hot codes and the standardized positions of the bins of numbers, which depend on public bounds only. In each
+    one-hot codes and the standardized positions of the bins of numbers, which are public where bounds are set. In each
     epoch the teachers take ten steps, then ``batch_size`` generated rows are labeled: each teacher votes half of them
     real, Laplace noise is added to both counts, and the label is their difference, divided by the number of teachers.
     Student and generator take ten steps each on recently labeled rows. The noise is the smallest for which all labels

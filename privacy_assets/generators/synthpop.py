@@ -73,9 +73,12 @@ class SynthPop(CodedGenerator):
 
     def overfitting_protection(self) -> str:
         """Implement :meth:`Generator.overfitting_protection`: the leaf size, unless it is 1, and the shrinkage."""
-        leaf = f"every leaf contains at least {self.min_samples_leaf} training people"
-        shrinkage = f"leaves are drawn towards their parents, with a shrinkage of {self.shrinkage:g}"
-        return "; ".join([leaf] * (self.min_samples_leaf > 1) + [shrinkage] * (self.shrinkage > 0))
+        found = []
+        if self.min_samples_leaf > 1:
+            found.append(f"every leaf contains at least {self.min_samples_leaf} training people")
+        if self.shrinkage > 0:
+            found.append(f"leaves are drawn towards their parents, with a shrinkage of {self.shrinkage:g}")
+        return "; ".join(found)
 
     def _fit(self, train: Table, training: Training) -> FittedGenerator:
         order = self._order(train.schema.names)

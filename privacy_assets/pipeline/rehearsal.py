@@ -159,8 +159,13 @@ def _report(
     try:
         report: Report = next(result.shown.report for task, result in steps if task.step.verb == ATTEST)
     except InputError as error:
-        problem = (
-            f"{error} A rehearsal splits the {len(rows):,} rows of train only: a run may accept what it refuses here."
-        )
-        raise InputError(problem, where="rehearsal") from error
+        smaller = f"a rehearsal splits the {len(rows):,} rows of train only: a run may accept what it refuses here"
+        raise InputError(
+            error.problem,
+            where=f"rehearsal, {error.where}",
+            column=error.column,
+            row=error.row,
+            fix="; ".join(filter(None, (error.fix, smaller))),
+            transient=error.transient,
+        ) from error
     return report

@@ -79,8 +79,10 @@ def test_scores_of_every_row_are_a_private_file(files: dict[str, Path], tmp_path
     assert out.stat().st_mode & 0o777 == 0o600
     assert len(rows) == len(pd.read_parquet(files["synthetic"]))
     assert (rows["alpha_m"] < 1).mean() == pytest.approx(share["value"])
+    report.unlink()
     metrics[0] = "--metrics=dcr"
-    assert "Fix: add memorization to --metrics" in command(*evaluate(files, *metrics), status=2).err
+    told = command(*evaluate(files, *metrics, f"--json={report}"), status=2).err
+    assert "Fix: add memorization to --metrics" in told and report.exists()
 
 
 def test_a_limit_that_is_not_assessable_exits_with_3(files: dict[str, Path], tmp_path: Path, command: Command) -> None:

@@ -234,8 +234,8 @@ def vote_noise(epsilon: float, delta: float, labels: int) -> float:
     """Return the scale of the Laplace noise on both vote counts for which ``labels`` labels stay within the budget.
 
     A subject changes the vote of one teacher. The pair of noisy counts, and the label computed from it, is therefore
-    2/scale-private, and its moments are at most 2 l (l
-    + 1) / scale^2 for any votes (Papernot et al. 2017, theorem 2). Epsilon follows from theorem 2 of Abadi et al. 2016.
+    2/scale-private, and its moments are at most 2 l (l + 1) / scale^2 for any votes (Papernot et al. 2017, theorem 2).
+    Epsilon follows from theorem 2 of Abadi et al. 2016.
     """
     spare = epsilon * ORDERS + math.log(delta)
     if not (spare > 0).any():
