@@ -228,8 +228,8 @@ def _check_statistic(limit: Limit) -> None:
         raise ConfigError(f"{limit.statistic} takes {'at_most' if limit.at_most is None else 'at_least'}.")
     low, high = spec.limits
     if not low <= limit.value <= high:
-        outside = f"{limit.value:g} is outside its range, {low:g} to {high:g}"
-        raise ConfigError(f"the limit on {limit.statistic}, {outside}.")
+        outside = f"the limit {limit.value:g} is outside the range of the statistic, {low:g} to {high:g}"
+        raise ConfigError(f"{limit.statistic}: {outside}.")
 
 
 def _check_settings(policy: Policy) -> None:
