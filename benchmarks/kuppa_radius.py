@@ -32,7 +32,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 def measured(
     frame: pd.DataFrame, rows: int, share: float, settings: Mapping[str, Any], embedder: Mapping[str, Any]
 ) -> dict[str, float]:
-    """Evaluate a release of ``rows`` rows, of which ``share`` are copies; train has as many rows, the holdout half.
+    """Evaluate a release of ``rows`` rows, of which ``share`` are copies. Train has ``rows`` rows, the holdout half.
 
     Args:
         frame: At least 3 ``rows`` rows.
