@@ -91,13 +91,10 @@ def test_the_filter_of_the_paper_drops_copies(frame: pd.DataFrame) -> None:
 def test_the_radius_of_the_paper_does_not_see_copies() -> None:
     """Embedded rows have length 1, so a radius of 0.5 contains a large part of a table."""
     tables, embedder = survey(1200, 0), {"max_steps": 20}
-    settings = {"paper": kuppa_radius.SETTINGS["embedded, radius 0.5"], "embedded": {"space": "embedded"}, "raw": {}}
-    found = {name: kuppa_radius.measured(tables, 400, 0.2, one, embedder) for name, one in settings.items()}
-    assert found["paper"]["training rows near"] > 10 and found["paper"]["AUC"] < 0.75
-    assert found["paper"]["excess, low"] < 0 and found["paper"]["exposed"] < found["paper"]["null"] + 0.05
-    for name in ("embedded", "raw"):
-        assert found[name]["training rows near"] <= 1 and found[name]["AUC"] > 0.9
-        assert found[name]["excess, low"] > 0 and found[name]["exposed"] > found[name]["null"] + 0.05
+    paper = kuppa_radius.measured(tables, 400, 0.2, kuppa_radius.SETTINGS["embedded, radius 0.5"], embedder)
+    default = kuppa_radius.measured(tables, 400, 0.2, {}, embedder)
+    assert paper["training rows near"] > 10 and paper["AUC"] < 0.75 and paper["excess, low"] < 0
+    assert default["AUC"] > 0.9 and default["excess, low"] > 0
 
 
 @pytest.mark.slow
