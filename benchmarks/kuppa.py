@@ -2,6 +2,7 @@
 
     python -m benchmarks.kuppa adult.parquet --results kuppa.jsonl
     python -m benchmarks.kuppa adult.parquet --study bagging --results kuppa.jsonl
+    python -m benchmarks.kuppa adult.parquet --paper --train 1000 --auxiliary 1000 --results paper.jsonl
     python -m benchmarks.kuppa --report kuppa.jsonl --image before_after.svg
 
 ``table``: the attacker has a release, the generator and other people's rows (auxiliary). They make their own release
@@ -10,6 +11,8 @@ balanced (0.5: guessing). Non-members are the holdout, or people outside all thr
 Kuppa's attack on single records with bootstrap samples of 1,000 auxiliary rows. Both run before and after the filter;
 after it, by an attacker who does not know the filter and by one who applies it to their own releases. Utility: a
 classifier of the last column (--target) is trained on the release and tested on people outside.
+
+``--paper`` runs the generators of the paper with both filters, ``memorization`` and ``alpha_m``, the paper's own.
 
 Each case is one line of the results and is computed once.
 """
@@ -22,6 +25,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -31,9 +35,9 @@ from sklearn.metrics import roc_auc_score
 
 from benchmarks.images import write_image
 from benchmarks.kuppa_bagging import RECORDS, attack_record, vulnerable
-from benchmarks.kuppa_worlds import GENERATORS, Screened, World, draw_world, generator_of
+from benchmarks.kuppa_worlds import GENERATORS, PAPER, Screened, World, draw_world, fitted_to, generator_of
 from privacy_assets.distances.nearest import near, nearest_rows, typical_radius
-from privacy_assets.generators.registry import GENERATORS as REGISTERED
+from privacy_assets.generators.registry import generator_info
 from privacy_assets.report.svg import shares_svg
 from privacy_assets.tables.encoding import EncodedTable
 from privacy_assets.tables.table import Table
@@ -46,7 +50,7 @@ NEAREST = 3
 
 @dataclass(frozen=True)
 class Case:
-    """Attacked generator; ``filter`` is "" without the filter, else "unknown" or "known" to the attacker."""
+    """Attacked generator; ``filter`` is "" without the filter ``method``, else "unknown" or "known" to the attacker."""
 
     study: str
     generator: str
@@ -54,6 +58,8 @@ class Case:
     auxiliary: int
     filter: str
     seed: int
+    method: str = "memorization"
+    train: int = 4_000
 
 
 def cases(study: str, generators: list[str], seeds: int) -> Iterator[Case]:
@@ -63,12 +69,24 @@ def cases(study: str, generators: list[str], seeds: int) -> Iterator[Case]:
             for known in ("", "unknown", "known"):
                 if study == "bagging":
                     for size in BAGGED:
-                        yield Case(study, generator, size, 1_000, known, seed)
+                        yield Case(study, generator, size, 1_000, known, seed, train=TRAIN)
                     continue
                 for size in SIZES:
-                    yield Case(study, generator, size, AUXILIARY, known, seed)
+                    yield Case(study, generator, size, AUXILIARY, known, seed, train=TRAIN)
                 for auxiliary in AUXILIARIES[:-1]:
-                    yield Case(study, generator, TRAIN, auxiliary, known, seed)
+                    yield Case(study, generator, TRAIN, auxiliary, known, seed, train=TRAIN)
+
+
+def paper_cases(
+    study: str, generators: list[str], seeds: int, sizes: Iterable[int], train: int, auxiliary: int
+) -> Iterator[Case]:
+    """Return the cases of figures 2 and 3: each size before the filter, and after each, unknown to the attacker."""
+    filters = (("memorization", ""), ("memorization", "unknown"), ("alpha_m", "unknown"))
+    for seed in range(seeds):
+        for generator in generators:
+            for size in sizes:
+                for method, known in filters:
+                    yield Case(study, generator, size, auxiliary, known, seed, method, train)
 
 
 # --------------------------------------------------------------------------------------------- one table
@@ -76,11 +94,10 @@ def cases(study: str, generators: list[str], seeds: int) -> Iterator[Case]:
 
 def released(world: World, case: Case, filtered: bool) -> tuple[Table, float]:
     """Return the synthetic rows and the share dropped by the filter."""
-    generator = generator_of(case.generator)
+    fitted = fitted_to(case.generator, world.train, case.seed)
     if filtered:
-        generator = Screened(generator, world.unseen)
-    per_row = case.synthetic / TRAIN
-    fitted = generator.fit(world.train, seed=case.seed)
+        fitted = Screened(generator_of(case.generator), world.unseen, case.method).screen(world.train, fitted)
+    per_row = case.synthetic / case.train
     rows = fitted.sample(round(per_row * len(world.train)), seed=case.seed)
     return rows, getattr(fitted, "dropped", 0.0)
 
@@ -117,6 +134,7 @@ def attacked(world: World, case: Case) -> dict[str, float]:
     return found
 
 
+@lru_cache(maxsize=8)
 def surrogate(world: World) -> tuple[World, Table]:
     """Build a world from the attacker's rows, keeping a quarter of them for comparison."""
     n = len(world.auxiliary)
@@ -133,6 +151,8 @@ def utility(release: Table, world: World) -> float:
     encoded = [world.encoded(table).pick(places) for table in (release, world.outside)]
     cells = [np.column_stack([rows.numeric, rows.codes]) for rows in encoded]
     labels = [np.array(list(map(str, table[target].objects()))) for table in (release, world.outside)]
+    if len(np.unique(labels[0])) == 1:
+        return 0.5  # constant guess
     model = HistGradientBoostingClassifier(random_state=0).fit(cells[0], labels[0])
     if len(model.classes_) == 2:
         return float(roc_auc_score(labels[1] == model.classes_[1], model.predict_proba(cells[1])[:, 1]))
@@ -144,17 +164,24 @@ def utility(release: Table, world: World) -> float:
 
 def run(frame: pd.DataFrame, chosen: Iterable[Case], path: Path) -> None:
     """Compute the cases that ``path`` does not contain yet."""
+
+    @lru_cache(maxsize=8)
+    def world_of(train: int, auxiliary: int, seed: int) -> World:
+        return draw_world(frame, train, auxiliary, seed)
+
     done = {case for case, _ in lines(path)}
     left = [case for case in chosen if case not in done]
     with path.open("a") as file:
         for place, case in enumerate(left, start=1):
             if case.study == "table":
-                found = attacked(draw_world(frame, TRAIN, case.auxiliary, case.seed), case)
+                found = attacked(world_of(case.train, case.auxiliary, case.seed), case)
             else:
-                world = draw_world(frame, TRAIN, AUXILIARY, case.seed)
+                world = world_of(case.train, max(AUXILIARY, case.auxiliary), case.seed)
                 found = {}
                 for at, record in enumerate(vulnerable(world)[:RECORDS]):
-                    found[f"record {at}"] = attack_record(world, record, case.generator, case.synthetic, case.filter)
+                    found[f"record {at}"] = attack_record(
+                        world, record, case.generator, case.synthetic, case.filter, case.method
+                    )
             file.write(json.dumps({"case": asdict(case), "found": found}) + "\n")
             file.flush()
             sys.stderr.write(f"\r{case.study}: {place} of {len(left)}")
@@ -184,13 +211,18 @@ def table_of(found: dict[tuple[object, ...], list[dict[str, float]]], head: list
 def report(path: Path, image: Path | None) -> None:
     """Print the summary; draw accuracies on the longest tables into ``image``."""
     words = {"": "before", "unknown": "after, filter not known", "known": "after, filter known"}
+
+    def stage(case: Case) -> str:
+        return words[case.filter].replace("filter", "filter" if case.method == "memorization" else case.method)
+
     tables: dict[str, dict[tuple[object, ...], list[dict[str, float]]]] = defaultdict(lambda: defaultdict(list))
     bars: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for case, found in lines(path):
-        key = (case.generator, case.synthetic, case.auxiliary, words[case.filter])
+        key = (case.generator, case.synthetic, case.auxiliary, stage(case))
         rows = [found] if case.study == "table" else [{"accuracy": value} for value in found.values()]
         tables[case.study][key] += rows
-        if case.study == "table" and (case.synthetic, case.auxiliary) == (SIZES[-1], AUXILIARY):
+        shown = (case.study, case.synthetic, case.auxiliary, case.method)
+        if shown == ("table", SIZES[-1], AUXILIARY, "memorization"):
             bars[case.generator][words[case.filter]].append(found["holdout"])
     head = ["generator", "synthetic rows", "auxiliary rows", "filter"]
     for study, found_all in tables.items():
@@ -211,8 +243,15 @@ def main() -> None:
     parser.add_argument("--as-text", action="store_true", help="every column is a category")
     parser.add_argument("--target", help="the column to predict; the last one when not given")
     parser.add_argument("--study", choices=("table", "bagging"), default="table")
-    known = [name for name, (kind, *_) in GENERATORS.items() if kind in REGISTERED]
-    parser.add_argument("--generator", action="append", choices=known, help="repeatable; all when not given")
+    parser.add_argument("--paper", action="store_true", help="the paper's generators, with both filters")
+    parser.add_argument("--size", type=int, action="append", help="synthetic rows, with --paper (repeatable)")
+    parser.add_argument("--train", type=int, default=TRAIN, help="training rows of the owner, with --paper")
+    parser.add_argument("--auxiliary", type=int, default=AUXILIARY, help="rows of the attacker, with --paper")
+    available = {info.name for info in generator_info() if info.available}
+    installed = [[label for label, (name, *_) in group.items() if name in available] for group in (GENERATORS, PAPER)]
+    parser.add_argument(
+        "--generator", action="append", choices=[*installed[0], *installed[1]], help="repeatable; all when not given"
+    )
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--results", type=Path, default=Path("kuppa.jsonl"), help="file to append to")
     parser.add_argument("--report", type=Path, help="report on this file without running")
@@ -225,7 +264,14 @@ def main() -> None:
         frame = "=" + frame.astype(str) if options.as_text else frame
         target = options.target or frame.columns[-1]
         frame = frame[[*frame.columns.drop(target), target]]
-        run(frame, cases(options.study, options.generator or known, options.seeds), options.results)
+        names = options.generator or installed[options.paper]
+        sizes = SIZES if options.study == "table" else BAGGED
+        chosen = (
+            paper_cases(options.study, names, options.seeds, options.size or sizes, options.train, options.auxiliary)
+            if options.paper
+            else cases(options.study, names, options.seeds)
+        )
+        run(frame, chosen, options.results)
         report(options.results, options.image)
     else:
         parser.error("name a table, or --report")

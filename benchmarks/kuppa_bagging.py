@@ -24,12 +24,12 @@ def vulnerable(world: World) -> list[int]:
     return most_exposed(scores, RECORDS, np.random.default_rng(0)).ids.tolist()
 
 
-def attack_record(world: World, record: int, label: str, synthetic: int, known: str) -> float:
+def attack_record(world: World, record: int, label: str, synthetic: int, known: str, method: str) -> float:
     """Return the accuracy on test sets of the attack learned on shadow sets; half of each contain the record.
 
     Shadow sets are bootstrap samples of ``SIZE`` auxiliary rows of the attacker, test sets of the owner's train. The
-    owner's filter reads the holdout, the reference and the record; the attacker's reads equally many own rows, and the
-    record.
+    owner's filter ``method`` reads the holdout, the reference and the record; the attacker's reads equally many own
+    rows, and the record.
     """
     target, half = world.train.take(np.array([record])), len(world.auxiliary) // 2
     table = Table.stack([world.train, world.auxiliary.take(slice(SIZE))])
@@ -44,7 +44,7 @@ def attack_record(world: World, record: int, label: str, synthetic: int, known: 
     def features(filtered: bool, unseen: Table, part: Game, first: int) -> np.ndarray:
         generator: Generator = generator_of(label)
         if filtered:
-            generator = Screened(generator, Table.stack([unseen, target]))
+            generator = Screened(generator, Table.stack([unseen, target]), method)
         return np.concatenate([block for block, _ in blocks(part, generator, attack, first)])
 
     others = world.auxiliary.take(slice(half, half + 2 * SIZE // 3))

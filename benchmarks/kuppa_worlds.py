@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import pandas as pd
 
 from privacy_assets.generators import build_generator
 from privacy_assets.generators.base import FittedGenerator, Generator, Training
-from privacy_assets.generators.filters import FittedFilter, MemorizationFilter, draw
+from privacy_assets.generators.filters import FittedFilter, build_filter, draw
 from privacy_assets.tables.encoding import EncodedTable, TabularEncoder
 from privacy_assets.tables.schema import TableSchema
 from privacy_assets.tables.table import Table
@@ -22,6 +22,20 @@ GENERATORS: dict[str, tuple[str, dict[str, Any], float]] = {  # registered name,
     "baynet": ("baynet", {}, 0.0),
     "baynet, 10 % copies": ("baynet", {}, 0.1),
     "privbayes, epsilon 1": ("privbayes", {"epsilon": 1.0}, 0.0),
+}
+
+LAYERS, EPOCHS, EPSILONS = (128, 128, 128), 100, (0.01, 0.1, 0.5, 1.0, 3.0)
+NETWORK: dict[str, Any] = {"hidden_dims": LAYERS, "epochs": EPOCHS}
+# The generators of the paper (section 5): three hidden layers and 100 epochs. It states no widths.
+PAPER: dict[str, tuple[str, dict[str, Any], float]] = {
+    "rvae": ("rvae", NETWORK, 0.0),
+    "wgan_gp": ("wgan_gp", NETWORK, 0.0),
+    "ctgan": ("ctgan", {"generator_dim": LAYERS, "discriminator_dim": LAYERS, "epochs": EPOCHS}, 0.0),
+    **{
+        f"{name}, epsilon {epsilon:g}": (name, {**NETWORK, "epsilon": epsilon}, 0.0)
+        for name in ("dpgan", "pategan")
+        for epsilon in EPSILONS
+    },
 }
 
 
@@ -62,17 +76,22 @@ class FittedLeaky(FittedGenerator):
 
 @dataclass(frozen=True, eq=False)
 class Screened(Generator):
-    """Generator wrapper with the filter, which reads the training rows and ``unseen`` real rows."""
+    """Generator wrapper with a filter, which reads the training rows and ``unseen`` real rows."""
 
     inner: Generator
     unseen: Table
+    method: str = "memorization"
 
     name = "screened"
     summary = "For this study only."
 
     def _fit(self, train: Table, training: Training) -> FittedGenerator:
-        fitted = MemorizationFilter(attempts=50).fit([train, self.unseen], train.schema)
-        return FittedScreened(self, self.inner._fit(train, training), fitted)
+        return self.screen(train, self.inner._fit(train, training))
+
+    def screen(self, train: Table, inner: FittedGenerator) -> FittedScreened:
+        """Add the filter to a generator that is already fitted to ``train``."""
+        fitted = build_filter(self.method, {"attempts": 50}).fit([train, self.unseen], train.schema)
+        return FittedScreened(self, inner, fitted)
 
     @classmethod
     def load(cls, *_: Any) -> FittedGenerator:
@@ -96,10 +115,16 @@ class FittedScreened(FittedGenerator):
 
 
 def generator_of(label: str) -> Generator:
-    """Build one of ``GENERATORS``."""
-    name, settings, copies = GENERATORS[label]
+    """Build one of ``GENERATORS`` or ``PAPER``."""
+    name, settings, copies = {**GENERATORS, **PAPER}[label]
     built = build_generator(name, settings)
     return Leaky(built, copies) if copies else built
+
+
+@lru_cache(maxsize=8)
+def fitted_to(label: str, train: Table, seed: int) -> FittedGenerator:
+    """Fit a generator to ``train``, once for all cases that use this table."""
+    return generator_of(label).fit(train, seed=seed)
 
 
 @dataclass(frozen=True, eq=False)

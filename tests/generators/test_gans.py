@@ -70,15 +70,15 @@ def dependent(n: int, seed: int) -> pd.DataFrame:
 
 @pytest.mark.slow
 def test_pategan_learns_with_a_large_epsilon() -> None:
-    """Linear teachers gave an accuracy of 0.47 and a correlation of 0.01."""
+    """A constant guess has an accuracy of 0.5; linear teachers gave 0.47 and a correlation of 0.01."""
     train, unseen, found = Table.read(dependent(1500, 0)), dependent(1000, 1), {}
     public = {
         "bounds": {"x": [0, 10], "z": [-3, 8]},
         "categories": {"y": ["no", "yes"], "c": ["k0", "k1", "k2", "k3"]},
     }
     settings: dict[str, dict[str, Any]] = {
-        "pategan": {"epsilon": 1000, "teachers": 50, "hidden_dims": [64], **public},
-        "wgan_gp": {"epochs": 100, "batch_size": 250},
+        "pategan": {"epsilon": 1000, "teachers": 20, "epochs": 120, "batch_size": 256, **public},
+        "wgan_gp": {"epochs": 40, "batch_size": 250, "hidden_dims": [64], "learning_rate": 1e-3},
     }
     for name, more in settings.items():
         made = build_generator(name, more).fit(train, seed=0).sample(1500, seed=0).frame().dropna()

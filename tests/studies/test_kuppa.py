@@ -11,11 +11,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks import kuppa, kuppa_bagging
+from benchmarks import kuppa, kuppa_bagging, kuppa_radius
 from benchmarks.kuppa import Case
-from benchmarks.kuppa_worlds import Screened, draw_world, generator_of
-from privacy_assets.generators.filters import MemorizationFilter
+from benchmarks.kuppa_worlds import PAPER, Screened, draw_world, generator_of
+from privacy_assets.generators.filters import AlphaFilter, MemorizationFilter
 from privacy_assets.tables.table import Table
+from tests.metrics.surveys import survey
 
 LEAKY = "baynet, 10 % copies"
 
@@ -66,10 +67,42 @@ def test_screened_releases_pass_the_filter(frame: pd.DataFrame) -> None:
     assert 0.05 < fitted.dropped < 0.5
 
 
+def test_generators_of_the_paper_have_its_settings() -> None:
+    built = {label: generator_of(label) for label in PAPER if label != "ctgan"}  # its library is optional
+    assert all(len(one.hidden_dims) == 3 and one.epochs == 100 for one in built.values())
+    for name in ("dpgan", "pategan"):
+        found = [one.epsilon for label, one in built.items() if label.startswith(name)]
+        assert found == [0.01, 0.1, 0.5, 1.0, 3.0]
+    found = [(case.method, case.filter) for case in kuppa.paper_cases("table", ["rvae"], 1, [500], 100, 200)]
+    assert found == [("memorization", ""), ("memorization", "unknown"), ("alpha_m", "unknown")]
+
+
+def test_the_filter_of_the_paper_drops_copies(frame: pd.DataFrame) -> None:
+    world = draw_world(frame, 600, 600, 0)
+    case = Case("table", LEAKY, 600, 600, "unknown", 0, "alpha_m", 600)
+    (plain, none), (rows, dropped) = (kuppa.released(world, case, filtered) for filtered in (False, True))
+    exposed = AlphaFilter().fit([world.train, world.unseen], world.schema).exposed
+    assert none == 0 and 0.05 < exposed(plain).mean() == pytest.approx(dropped, abs=0.05)
+    assert not exposed(rows, plain).any() and len(rows) == 600
+    copied = [one.frame().merge(world.train.frame(), on=["a", "b"]) for one in (plain, rows)]
+    assert len(copied[0]) > 40 and len(copied[1]) < len(copied[0]) / 4
+
+
+def test_the_radius_of_the_paper_does_not_see_copies() -> None:
+    """Embedded rows have length 1, so a radius of 0.5 contains a large part of a table."""
+    tables, embedder = survey(1200, 0), {"max_steps": 20}
+    paper = kuppa_radius.measured(tables, 400, 0.2, kuppa_radius.SETTINGS["embedded, radius 0.5"], embedder)
+    default = kuppa_radius.measured(tables, 400, 0.2, {}, embedder)
+    assert paper["training rows near"] > 10 and paper["AUC"] < 0.75 and paper["excess, low"] < 0
+    assert default["AUC"] > 0.9 and default["excess, low"] > 0
+
+
 @pytest.mark.slow
 def test_copies_are_found_before_the_filter_and_not_after(small: None, frame: pd.DataFrame) -> None:
     world = draw_world(frame, 600, 1200, 0)
-    found = {known: kuppa.attacked(world, Case("table", LEAKY, 6000, 1200, known, 0)) for known in ("", "known")}
+    found = {
+        known: kuppa.attacked(world, Case("table", LEAKY, 6000, 1200, known, 0, train=600)) for known in ("", "known")
+    }
     assert found[""]["holdout"] > 0.58 > 0.56 > found["known"]["holdout"] > 0.42
     assert found[""]["dropped"] == 0 < found["known"]["dropped"]
     assert all(0.7 < x["utility"] <= 1 for x in found.values())
