@@ -127,8 +127,9 @@ def report_metadata(report: Report) -> dict[str, Any]:
     In a window of 1,200 pixels the UI truncates tables to 300 pixels, and the paths shown below them widen every row.
     Therefore the measured number with a symbol of its verdict comes first, then the limit and its name.
     """
-    from privacy_assets.report.words import LABELS, clean, limit_symbol, number
+    from privacy_assets.report.words import LABELS, NOTHING, clean, limit_symbol, number
 
+    scores = report.gretel_scores
     outcomes = sorted(report.policy_verdict.outcomes, key=lambda outcome: WORST_FIRST.index(outcome.status))
     records = [
         dg.TableRecord(
@@ -143,8 +144,8 @@ def report_metadata(report: Report) -> dict[str, Any]:
         "verdict": verdict_line(report),
         "limits": dg.MetadataValue.table(records),
         "report": dg.MetadataValue.md(f"```text\n{report.to_text()}\n```"),
-        "Gretel's grades": ", ".join(f"{name}: {level}" for name, _, level in report.gretel_scores),
-        **_plotted({name: score for name, score, _ in report.gretel_scores}),
+        "Gretel's grades": ", ".join(f"{name}: {level}" for name, (_, level) in scores.items()) or NOTHING,
+        **_plotted({name: score for name, (score, _) in scores.items()}),
         **{f"limits: {LABELS[one]}": sum(x.status == one for x in outcomes) for one in reversed(WORST_FIRST)},
     }
 

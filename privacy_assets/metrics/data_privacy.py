@@ -10,10 +10,10 @@ from typing import Any, ClassVar, Literal, cast
 import numpy as np
 from pydantic import Field
 
-from privacy_assets.generators.filters import FILTERS
+from privacy_assets.generators.filters import FILTERS, AlphaFilter
 from privacy_assets.infra.settings import DERIVED, declared
 from privacy_assets.metrics.attribute_inference import AttributeInference
-from privacy_assets.metrics.base import Metric, ScorePart, table_rows
+from privacy_assets.metrics.base import Metric, ScorePart
 from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.metrics.membership_inference import MembershipInference
 from privacy_assets.metrics.membership_inference.gretel import data_privacy_score, grade
@@ -42,7 +42,10 @@ def configuration_score(generator: Mapping[str, Any] | None) -> float:
 
     Gretel, section "Introduction": "the existing Privacy Configuration Score which is only model and mechanism based.
     This existing metric consists of our Privacy Filters, Overfitting Protection and Differential Privacy." The paper
-    gives no formula. The three kinds have equal weight; privacy filters are on if one of them is.
+    gives no formula. The three kinds have equal weight; privacy filters are on if one of them is. ``alpha_m`` does not
+    count, because it discloses members.
+
+    The score describes the generator and is no evidence about the table.
 
     Args:
         generator: See :func:`protection_states`.
@@ -51,7 +54,7 @@ def configuration_score(generator: Mapping[str, Any] | None) -> float:
         The score. NaN: the state of a kind is unknown.
     """
     states = {name: state for name, (state, _) in protection_states(generator).items()}
-    filters = [states[name] for name in FILTERS]
+    filters = [states[name] for name in FILTERS if name != AlphaFilter.name]
     kinds = ["on" if "on" in filters else filters[0], states[OVERFITTING], states[DP]]
     return math.nan if "unknown" in kinds else 100 * kinds.count("on") / len(kinds)
 
@@ -95,18 +98,19 @@ class DataPrivacy(Metric):
     """Gretel's Data Privacy Score with its two parts, and the score of the Privacy Configuration.
 
     The report shows these numbers whether or not this metric runs. It runs if a policy limits one of them, and attacks
-    the table again with the settings of ``membership_inference`` and ``attribute_inference`` in force.
+    the table again with the settings of ``membership_inference`` and ``attribute_inference`` in force. If limits of the
+    policy are on ``configuration`` only, the attacks do not run.
 
     Args:
         membership: Metric ``membership_inference`` with its settings. Derived from the policy.
         attribute: Metric ``attribute_inference`` with its settings. Derived from the policy.
+        attacks: Whether to compute ``score``. Derived from the policy.
 
     Attributes:
-        score: Mean of ``membership`` and ``attribute``. Its grade is at most that of the lower one.
-        membership: ``membership_inference.protection_score``.
-        attribute: ``attribute_inference.protection_score``.
-        configuration: Score of the Privacy Configuration, see :func:`configuration_score`. It describes the generator,
-            not the table. Not measurable if a protection is not reported, as for external tables.
+        score: Mean of ``membership_inference.protection_score`` and ``attribute_inference.protection_score``. Its grade
+            is at most that of the lower one. Not measurable unless both are.
+        configuration: Score of the Privacy Configuration, see :func:`configuration_score`. It describes the generator
+            and proves nothing about the table. Not measurable if a protection is not reported, as for external tables.
 
     Notes:
         Gretel, section "Introduction": "Together, Gretel's new membership inference protection and attribute inference
@@ -116,7 +120,7 @@ class DataPrivacy(Metric):
         standard deviations, so the interval is conservative for any dependence of the parts. So is the minimum
         detectable effect.
 
-        Not measurable unless both parts are. Table: "grades".
+        Table: "parts", the measured parts of ``score``, from which the report shows them.
     """
 
     membership: MembershipInference = Field(
@@ -125,6 +129,7 @@ class DataPrivacy(Metric):
     attribute: AttributeInference = Field(
         default_factory=AttributeInference, json_schema_extra=DERIVED, description="settings of attribute_inference"
     )
+    attacks: bool = Field(default=True, json_schema_extra=DERIVED, description="whether to compute score")
 
     name: ClassVar[str] = "data_privacy"
     summary: ClassVar[str] = "What are Gretel's Data Privacy Score and the score of the Privacy Configuration?"
@@ -140,34 +145,24 @@ class DataPrivacy(Metric):
             100.0,
         ),
         StatisticSpec(
-            "membership",
-            "Membership inference protection, as in membership_inference: 0 (members are known) to 100 (guessing).",
-            "lower_is_riskier",
-            100.0,
-        ),
-        StatisticSpec(
-            "attribute",
-            "Attribute inference protection, as in attribute_inference: 0 (members are known) to 100.",
-            "lower_is_riskier",
-            100.0,
-        ),
-        StatisticSpec(
             "configuration",
-            "Score of Gretel's Privacy Configuration: share of the kinds of protection that are on, 0 to 100.",
+            "Score of Gretel's Privacy Configuration: share of the kinds of protection that are on, 0 to 100; it "
+            "describes the generator.",
             "lower_is_riskier",
             100.0,
             seen_in_copy=False,
         ),
     )
-    score_parts: ClassVar[Mapping[ScorePart, str]] = {"membership": "membership", "attribute": "attribute"}
 
     def for_limits(self, limits: Sequence[Limit], metrics: Mapping[str, Metric]) -> Metric:
-        """Use the settings of both attacks."""
+        """Use the settings of both attacks, and skip them if only ``configuration`` is limited."""
+        limited = {limit.statistic for limit in limits if limit.statistic.startswith(f"{self.name}.")}
         membership, attribute = metrics.get("membership_inference"), metrics.get("attribute_inference")
         return replace(
             self,
             membership=membership if isinstance(membership, MembershipInference) else self.membership,
             attribute=attribute if isinstance(attribute, AttributeInference) else self.attribute,
+            attacks=limited != {f"{self.name}.configuration"},
         )
 
     def on_smaller_budget(self) -> Metric:
@@ -179,29 +174,32 @@ class DataPrivacy(Metric):
         )
 
     def measure(self, inputs: EvaluationInputs) -> MetricResult:
-        """Compute the statistics and the table "grades" with score and grade of each."""
-        parts = [one.measure(inputs).estimate("protection_score") for one in (self.membership, self.attribute)]
-        shown = [replace(part, name=name) for part, name in zip(parts, ("membership", "attribute"), strict=True)]
+        """Compute the statistics and the table "parts"."""
+        score, parts = self._score(inputs)
+        return self.result(inputs, (score, self._configuration(inputs)), parts=parts)
+
+    def _score(self, inputs: EvaluationInputs) -> tuple[Estimate, list[dict[str, Any]]]:
+        spec = self.statistic("score")
+        if not self.attacks:
+            return spec.missing("no limit is on it", _counts(inputs)), []
+        attacks: dict[ScorePart, Metric] = {"membership": self.membership, "attribute": self.attribute}
+        found = {part: metric.measure(inputs).estimate("protection_score") for part, metric in attacks.items()}
+        table = [{"part": part, "score": one.value} for part, one in found.items() if one.measurable]
+        parts = list(found.values())
+        counts = (min(part.n for part in parts), min(part.subjects for part in parts))
         score, level = data_privacy_score(*(part.value for part in parts))
-        configured = configuration_score(inputs.generator)
-        estimates = (_mean(self.statistic("score"), parts, score, level), *shown, self._configured(inputs, configured))
-        levels = (level, *(grade(part.value) for part in parts), grade(configured))
-        names = [one.name for one in estimates]
-        return self.result(
-            inputs, estimates, grades=table_rows(name=names, score=[one.value for one in estimates], grade=levels)
-        )
-
-    def _configured(self, inputs: EvaluationInputs, score: float) -> Estimate:
-        spec = self.statistic("configuration")
-        counts = (len(inputs.synthetic), int(np.unique(inputs.subject_codes("train")).size))
         if math.isnan(score):
-            return spec.missing("the generator does not report all of its protections", counts)
-        return spec.estimate(score, score, score, counts, note=f"grade {grade(score)}")
+            return spec.not_measurable(next(part.note for part in parts if not part.measurable), counts), table
+        low, high, mde = np.mean([(part.low, part.high, part.minimum_detectable_effect) for part in parts], axis=0)
+        note = f"grade {level}"
+        return spec.estimate(score, low, high, counts, minimum_detectable_effect=mde, note=note), table
+
+    def _configuration(self, inputs: EvaluationInputs) -> Estimate:
+        spec, score = self.statistic("configuration"), configuration_score(inputs.generator)
+        if math.isnan(score):
+            return spec.missing("the generator does not report all of its protections", _counts(inputs))
+        return spec.estimate(score, score, score, _counts(inputs), note=f"grade {grade(score)}")
 
 
-def _mean(spec: StatisticSpec, parts: Sequence[Estimate], score: float, level: str) -> Estimate:
-    counts = (min(part.n for part in parts), min(part.subjects for part in parts))
-    if math.isnan(score):
-        return spec.not_measurable(next(part.note for part in parts if not part.measurable), counts)
-    low, high, mde = np.mean([(part.low, part.high, part.minimum_detectable_effect) for part in parts], axis=0)
-    return spec.estimate(score, low, high, counts, minimum_detectable_effect=mde, note=f"grade {level}")
+def _counts(inputs: EvaluationInputs) -> tuple[int, int]:
+    return len(inputs.synthetic), int(np.unique(inputs.subject_codes("train")).size)

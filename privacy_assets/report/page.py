@@ -58,10 +58,8 @@ class Page:
         limit_advice: Keys of limits by their own advice.
         advice: Advice by cause: "cause", "means", "limits" (keys) and "todo" (sentences).
         configuration: Protections, see :func:`protection_entry`.
-        data_privacy_score: Gretel's score with "score", "grade", "membership" and "attribute". None: not computed.
-        configuration_score: "score" and "grade" of the Privacy Configuration. None: a protection is not reported.
-        gretel_scores: Triples: name, score and grade of the Data Privacy Score, its parts and the Privacy
-            Configuration.
+        gretel_scores: Score and grade of the Data Privacy Score, its parts and the Privacy Configuration, by name.
+            Scores that were not measured are absent.
         utility: Triples: statistic, value and interval, value of real rows.
         useful: Word and text of the answer to "Is it useful?". It does not affect the verdict.
         utility_text: The statistics of utility in one sentence without the interval. Empty: not measured.
@@ -83,9 +81,7 @@ class Page:
     limit_advice: Mapping[str, Sequence[str]]
     advice: Sequence[Entry]
     configuration: Sequence[Entry]
-    data_privacy_score: Entry | None
-    configuration_score: Entry | None
-    gretel_scores: Sequence[tuple[str, str, str]]
+    gretel_scores: Mapping[str, tuple[str, str]]
     utility: Sequence[tuple[str, str, str]]
     useful: tuple[str, str]
     utility_text: str

@@ -11,8 +11,8 @@ from typing import Any, get_args
 
 from privacy_assets.errors import ConfigError, safe_repr
 from privacy_assets.metrics.base import ScorePart
-from privacy_assets.metrics.data_privacy import configuration_score
-from privacy_assets.metrics.membership_inference.gretel import UNAVAILABLE, data_privacy_score, grade
+from privacy_assets.metrics.data_privacy import DataPrivacy, configuration_score
+from privacy_assets.metrics.membership_inference.gretel import data_privacy_score, grade
 from privacy_assets.metrics.policies import policy_digest, read_policy
 from privacy_assets.metrics.registry import METRICS
 from privacy_assets.policy import Policy, Status, Verdict
@@ -125,7 +125,9 @@ class Report:
             for metric, kind in METRICS.items()
             for part, statistic in kind.score_parts.items()
         ]
-        return {part: estimate.value for part, estimate in named if estimate and estimate.measurable}
+        found = {part: estimate.value for part, estimate in named if estimate and estimate.measurable}
+        repeated = self.results[DataPrivacy.name].tables.get("parts", ()) if DataPrivacy.name in self.results else ()
+        return {row["part"]: row["score"] for row in repeated} | found
 
     @property
     def data_privacy_score(self) -> dict[str, Any] | None:
@@ -155,20 +157,15 @@ class Report:
         return None if math.isnan(score) else {"score": score, "grade": grade(score)}
 
     @property
-    def gretel_scores(self) -> list[tuple[str, float, str]]:
-        """Name, score and grade of the Data Privacy Score, its parts and the Privacy Configuration.
-
-        A score that is not available is NaN.
-        """
-        missing: dict[str, Any] = {"score": math.nan, "grade": UNAVAILABLE}
-        found = self._score_parts
-        whole, configured = (one or missing for one in (self.data_privacy_score, self.privacy_configuration_score))
-        parts = {f"{part} inference protection": found.get(part, math.nan) for part in get_args(ScorePart)}
-        return [
-            ("Data Privacy Score", whole["score"], whole["grade"]),
-            *((name, score, grade(score)) for name, score in parts.items()),
-            ("Privacy Configuration", configured["score"], configured["grade"]),
-        ]
+    def gretel_scores(self) -> dict[str, tuple[float, str]]:
+        """Measured score and grade of the Data Privacy Score, its parts and the Privacy Configuration, by name."""
+        whole, configured = self.data_privacy_score, self.privacy_configuration_score
+        parts = {f"{part} inference protection": (score, grade(score)) for part, score in self._score_parts.items()}
+        return {
+            **({"Data Privacy Score": (whole["score"], whole["grade"])} if whole else {}),
+            **parts,
+            **({"Privacy Configuration": (configured["score"], configured["grade"])} if configured else {}),
+        }
 
     @property
     def answers(self) -> list[Answer]:
@@ -262,9 +259,7 @@ class Report:
             limit_advice=limit_advice(self.policy_verdict.broken),
             advice=[advice_entry(one) for one in advised],
             configuration=[protection_entry(one, self.estimate) for one in self.privacy_configuration],
-            data_privacy_score=self.data_privacy_score,
-            configuration_score=self.privacy_configuration_score,
-            gretel_scores=[(name, number(score), level) for name, score, level in self.gretel_scores],
+            gretel_scores={name: (number(score), level) for name, (score, level) in self.gretel_scores.items()},
             utility=[(name, interval(one), number(one.null)) for name, one in self.utility],
             useful=useful(self.utility),
             utility_text=utility_text(self.utility),

@@ -27,6 +27,7 @@ def page_text(page: Page) -> str:
     statistics = [(x["name"], x["value"], x["interval"], clean(x["note"])) for x in estimates]
     limited = aligned([("statistic", "compared value", "limit", "verdict", "value [low, high]", "reason"), *limits])
     protections = [(one["title"], one["state"], clean(one["how"]) or NOTHING) for one in page.configuration]
+    scores = [(name, score, level) for name, (score, level) in page.gretel_scores.items()]
     utility = f"Utility, compared with an equal number of real rows: {page.utility_text}."
     lines = [
         *_verdict(page),
@@ -36,8 +37,7 @@ def page_text(page: Page) -> str:
         "",
         *(limited if limits else aligned([("statistic", "value", "interval", "note"), *statistics])),
         *(["", *textwrap.wrap(utility, 100)] if page.utility_text else []),
-        "",
-        *aligned([("Gretel's scores, 0 to 100", "score", "grade"), *page.gretel_scores]),
+        *(["", *aligned([("Gretel's scores, 0 to 100", "score", "grade"), *scores])] if scores else []),
         "",
         *aligned([("privacy configuration", "state", "settings"), *protections]),
         *_advice(page),

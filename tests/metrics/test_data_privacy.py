@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -15,6 +14,7 @@ from privacy_assets.evaluation.evaluate import choose_metrics
 from privacy_assets.metrics.attribute_inference import AttributeInference
 from privacy_assets.metrics.data_privacy import DataPrivacy, configuration_score
 from privacy_assets.metrics.membership_inference import MembershipInference
+from privacy_assets.metrics.membership_inference.gretel import grade
 from privacy_assets.policy import Limit, Policy, judge_limit
 from privacy_assets.report.report import Report
 from privacy_assets.stats import inference
@@ -26,6 +26,8 @@ QUICK = DataPrivacy(membership=MEMBERSHIP, attribute=ATTRIBUTE)
 BUDGET = {"epsilon": 1.0, "delta": 0.0}
 NO_BUDGET = {"epsilon": None, "known": True}
 ONE_FILTER = {"filters": {"outliers": {"quantile": 0.9}}}
+ALPHA = {"filters": {"alpha_m": {"threshold": 1.0}}}
+BOTH_FILTERS = {"filters": ALPHA["filters"] | ONE_FILTER["filters"]}
 LIMIT = Limit("data_privacy.score", at_least=60.0)
 
 
@@ -50,6 +52,11 @@ def tables() -> list[pd.DataFrame]:
         ({"filter": ONE_FILTER, "overfitting": "", "privacy": NO_BUDGET}, 100 / 3),
         ({"filter": None, "overfitting": "", "privacy": NO_BUDGET}, 0),
         ({"filter": {"filters": {}}, "overfitting": "", "privacy": NO_BUDGET}, 0),
+        ({"filter": ALPHA, "overfitting": "leaves of 50", "privacy": BUDGET}, 200 / 3),  # it discloses members
+        (
+            {"filter": BOTH_FILTERS, "overfitting": "", "privacy": BUDGET},
+            200 / 3,
+        ),
         ({"filter": ONE_FILTER, "overfitting": None, "privacy": BUDGET}, math.nan),
         ({"filter": ONE_FILTER, "overfitting": "leaves of 50", "privacy": {"known": False}}, math.nan),
         ({"overfitting": "leaves of 50", "privacy": BUDGET}, math.nan),
@@ -67,14 +74,15 @@ def test_the_score_is_the_mean_of_both_metrics_and_a_copy_is_the_worst(tables: l
         inputs = given(train, holdout, synthetic)
         result = QUICK.measure(inputs)
         apart = [one.measure(inputs).estimate("protection_score") for one in (MEMBERSHIP, ATTRIBUTE)]
-        score, *shown = result.estimates[:3]
-        for one, other in zip(shown, apart, strict=True):
-            assert replace(one, name=other.name, question=other.question) == other
+        score = result.estimate("score")
         ends = np.mean([(one.value, one.low, one.high) for one in apart], axis=0)
         assert (score.value, score.low, score.high) == pytest.approx(tuple(ends))
         assert score.subjects == min(one.subjects for one in apart)
-        grades = {row["name"]: row["grade"] for row in result.tables["grades"]}
-        assert score.note == f"grade {grades['score']}" and grades["configuration"] == "Unavailable"
+        assert score.note == f"grade {grade(min(one.value for one in apart))}"
+        names = ("membership", "attribute")
+        assert result.tables["parts"] == [
+            {"part": part, "score": one.value} for part, one in zip(names, apart, strict=True)
+        ]
         values[name] = score.value
         assert judge_limit(LIMIT, result).status == {"fresh": "pass", "copy": "fail"}[name]
     assert values["copy"] < 10 and values["fresh"] > 85
@@ -95,10 +103,9 @@ def test_a_limit_on_the_score_refuses_a_copy_and_accepts_fresh_rows(tables: list
         outcome = report.policy_verdict.outcomes[0]
         assert outcome.can_fail and outcome.estimate.value == report.data_privacy_score["score"]
         text = " ".join(report.to_text().split())
-        assert f"Data Privacy Score {report.page().gretel_scores[0][1]} {report.data_privacy_score['grade']}" in text
-        assert (
-            "Privacy Configuration – Unavailable" in text and "Privacy configuration: Unavailable" in report.to_html()
-        )
+        shown = " ".join(report.page().gretel_scores["Data Privacy Score"])
+        assert f"Data Privacy Score {shown} membership inference protection" in text
+        assert "Unavailable" not in text and "Privacy configuration: Unavailable" in report.to_html()
         again = Report.from_json(report.to_json())
         assert again.data_privacy_score == report.data_privacy_score and again.verdict == verdict
 
@@ -115,27 +122,35 @@ def test_both_attacks_have_the_settings_of_the_policy() -> None:
     assert isinstance(small, DataPrivacy) and (small.membership.n_permutations, small.attribute.n_permutations) == (
         199, 199,
     )  # fmt: skip
-    for setting in ("membership", "attribute"):
+    for setting in ("membership", "attribute", "attacks"):
         with pytest.raises(ConfigError, match=f"no setting '{setting}'"):
             choose_metrics(None, {**policy, "metrics": {"data_privacy": {setting: {}}}})
 
 
-def test_the_configuration_is_limited_where_the_generator_reports_it(tables: list[pd.DataFrame], monkeypatch) -> None:
-    unmeasured = MEMBERSHIP.statistic("protection_score").not_measurable("too few", (0, 0))
-    for kind in (MembershipInference, AttributeInference):  # their attacks are not the subject
-        monkeypatch.setattr(kind, "measure", lambda self, inputs: self.result(inputs, [unmeasured]))
+def test_only_a_limit_on_the_score_runs_the_attacks() -> None:
     limit = Limit("data_privacy.configuration", at_least=60.0)
+    other = Limit("dcr.member_excess", at_most=0.1)
+    for limits, attacks in (((), True), ((other,), True), ((LIMIT, limit), True), ((other, limit), False)):
+        found = QUICK.for_limits(limits, {})
+        assert isinstance(found, DataPrivacy) and found.attacks is attacks
+
+
+def test_the_configuration_is_limited_where_the_generator_reports_it(tables: list[pd.DataFrame], monkeypatch) -> None:
+    limit = Limit("data_privacy.configuration", at_least=60.0)
+    for kind in (MembershipInference, AttributeInference):
+        monkeypatch.delattr(kind, "measure")  # no attack runs
+    metric = QUICK.for_limits([limit], {})
     for generator, status in (
         ({"filter": ONE_FILTER, "overfitting": "leaves of 50", "privacy": NO_BUDGET}, "pass"),
         ({"filter": None, "overfitting": "leaves of 50", "privacy": NO_BUDGET}, "fail"),
         (None, "not_assessable"),
     ):
-        result = QUICK.measure(given(*tables).with_settings(generator=generator))
+        result = metric.measure(given(*tables).with_settings(generator=generator))
         outcome = judge_limit(limit, result)
         assert outcome.status == status and (status != "not_assessable" or "does not report" in outcome.reason)
         found = result.estimate("configuration")
         assert found.value == pytest.approx(configuration_score(generator), nan_ok=True)
-        assert math.isnan(result.estimate("score").value) and "too few" in result.estimate("score").note
+        assert math.isnan(result.estimate("score").value) and result.tables["parts"] == []
 
 
 def test_too_few_people_pass_no_limit(tables: list[pd.DataFrame]) -> None:

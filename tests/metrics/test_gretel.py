@@ -98,6 +98,8 @@ def test_one_attack_is_graded_by_precision_and_accuracy():
     precision, accuracy = np.array(ATTACKS)[:, :2].astype(float).T
     assert attack_grades(precision, accuracy).tolist() == [row[2] for row in ATTACKS]
     assert attack_grades(precision, accuracy, np.full(len(ATTACKS), 0.53)).tolist() == [row[3] for row in ATTACKS]
+    few = attack_grades(np.array([0.85, 0.79]), np.array([0.8, 0.85]), np.array([0.9, 0.9]))
+    assert few.tolist() == ["Poor", "Excellent"], "few people: an accuracy of 0.9 is not significant"
 
 
 @pytest.mark.parametrize("n", [200, 1500])

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from privacy_assets.metrics.inputs import EvaluationInputs
-from privacy_assets.stats.subjects import MIN_SUBJECTS_PER_SIDE, Subjects
+from privacy_assets.stats.subjects import Subjects
 from privacy_assets.tables.column import ranked, stacked
 from privacy_assets.tables.encoding import EncodedTable
 
@@ -34,7 +34,7 @@ class Targets(Subjects):
     rows: np.ndarray
 
     @classmethod
-    def choose(cls, inputs: EvaluationInputs, max_targets: int, share: float | None = None) -> Targets:
+    def choose(cls, inputs: EvaluationInputs, max_targets: int) -> Targets:
         """Draw the same number of subjects from train and holdout, with all their rows.
 
         Rows are sorted by subject and content, so that their order in the tables has no effect.
@@ -42,13 +42,9 @@ class Targets(Subjects):
         Args:
             inputs: Tables of one release.
             max_targets: Approximate maximum number of rows per side.
-            share: Share of the rows of train to attack, but at least the rows of 20 subjects. None: up to the maximum.
         """
         people, rng = inputs.labelled_subjects, inputs.rng("attribute_inference people")
         wanted = max(1, round(max_targets * len(people) / len(people.codes)))
-        if share is not None:
-            subjects = int(people.member.sum())
-            wanted = min(wanted, max(round(share * subjects), MIN_SUBJECTS_PER_SIDE))
         count = min(wanted, people.smallest_side)
         sides = [np.flatnonzero(people.member == side) for side in (True, False)]
         chosen = np.concatenate([rng.choice(side, count, replace=False) for side in sides])

@@ -152,12 +152,11 @@ class Outcome:
 def attack(
     inputs: EvaluationInputs,
     max_targets: int,
-    share: float | None = None,
     n_quasi_identifiers: int = N_QUASI_IDENTIFIERS,
     n_neighbors: int = N_NEIGHBORS,
 ) -> tuple[Outcome, Trial]:
     """Run all attacks, see :class:`AttributeInference`."""
-    trial = Trial.of(inputs, Targets.choose(inputs, max_targets, share))
+    trial = Trial.of(inputs, Targets.choose(inputs, max_targets))
     rng = inputs.rng("attribute_inference quasi-identifiers")
     gretel, giomi = trial.attacks(rng, n_quasi_identifiers, n_neighbors)
     return Outcome(gretel, giomi, trial.attacked, entropies(inputs)), trial
@@ -239,8 +238,6 @@ class AttributeInference(Metric):
         n_quasi_identifiers: Number of known columns of Gretel's attack (X). Attacks with half and with all but one of
             the columns run as well.
         n_neighbors: Number of neighbors of Gretel's attack (K). Attacks with the nearest one run as well.
-        target_share: Share of the people in train who are attacked, at least 20. None: as many as ``max_targets``
-            allows. The paper attacks 1 %.
 
     Attributes:
         excess: Strongest difference in Giomi's success rate between members and non-members, over the columns and their
@@ -259,7 +256,8 @@ class AttributeInference(Metric):
         Gretel, section "Attribute Inference Protection": "an attack dataset is created by randomly sampling 1% of the
         training data. [...] For each record we randomly pick X quasi-identifier values. The default is X = 3, but this
         can be changed in the configuration. Using just the quasi-identifiers, we find the K nearest neighbors in the
-        synthetic data. We varied K in our research and settled on a value of 5".
+        synthetic data. We varied K in our research and settled on a value of 5". Here all people up to ``max_targets``
+        are attacked instead of 1 %, because fewer would weaken the limits.
 
         Intervals of ``excess`` and ``risk`` permute labels by subject, which is valid for any sizes, and hold
         simultaneously for all columns.
@@ -279,13 +277,6 @@ class AttributeInference(Metric):
         default=N_QUASI_IDENTIFIERS, ge=1, description="number of known columns of Gretel's attack (X)"
     )
     n_neighbors: int = Field(default=N_NEIGHBORS, ge=1, description="number of neighbors of Gretel's attack (K)")
-    target_share: float | None = Field(
-        default=None,
-        gt=0,
-        le=1,
-        description="share of the people in train who are attacked, at least 20 people (Gretel: 0.01); default: as "
-        "many as max_targets allows",
-    )
 
     name: ClassVar[str] = "attribute_inference"
     summary: ClassVar[str] = "Does the published table reveal more about members than about other people?"
@@ -306,8 +297,8 @@ class AttributeInference(Metric):
         ),
         GradePlot(
             table="columns",
-            caption="Gretel's own score by column: 100 minus the success rate on train, multiplied by the entropy of "
-            "the column relative to the mean entropy. It is low for any accurate table, with or without a leak.",
+            caption="Gretel's own score by column: 100 minus the product of the success rate on train in percent and "
+            "the column's entropy relative to the mean. It is low for any accurate table, with or without a leak.",
             label="column",
             points="gretel",
         ),
@@ -327,10 +318,11 @@ class AttributeInference(Metric):
                 f"at least {MIN_SUBJECTS_PER_SIDE} people are required in train and in holdout, and a synthetic row"
             )
             return self.not_measurable(inputs, reason, counts)
-        outcome, trial = attack(inputs, self.max_targets, self.target_share, self.n_quasi_identifiers, self.n_neighbors)
+        outcome, trial = attack(inputs, self.max_targets, self.n_quasi_identifiers, self.n_neighbors)
         names = inputs.schema.names
         found, rows = leaks(outcome, names, self.n_permutations, inputs.rng("attribute_inference labels"))
-        estimate, points, attacks = self._protect(inputs, outcome)
+        rng = inputs.rng("attribute_inference score")
+        estimate, points, attacks = protect(outcome, self.n_permutations, rng)
         baselines = [target.baseline(GIOMI) for target in trial.targets]
         chosen = (min(self.n_quasi_identifiers, len(names) - 1), self.n_neighbors)
         own = [(one.quasi_identifiers, one.neighbours) for one in outcome.gretel].index(chosen)
@@ -351,6 +343,3 @@ class AttributeInference(Metric):
         overall = {"gretel": attacks[own]["gretel"], "gretel_grade": grade(attacks[own]["gretel"])}
         grades = [{"grade": grade(estimate.value), "score": estimate.value, **overall}]
         return self.result(inputs, (*found, estimate), columns=columns, attacks=attacks, grade=grades)
-
-    def _protect(self, inputs: EvaluationInputs, outcome: Outcome) -> tuple[Estimate, np.ndarray, list[dict[str, Any]]]:
-        return protect(outcome, self.n_permutations, inputs.rng("attribute_inference score"))

@@ -42,7 +42,7 @@ def protection_points(precision: np.ndarray, accuracy: np.ndarray) -> np.ndarray
 def attack_grades(precision: np.ndarray, accuracy: np.ndarray, chance: np.ndarray | None = None) -> np.ndarray:
     """Return the grade of each attack, strings of the shape of ``precision``.
 
-    Excellent: precision and accuracy are not significantly above 0.5. Poor: both are at least 0.8. In between, the mean
+    Poor: precision and accuracy are at least 0.8. Excellent: both are not significantly above 0.5. In between, the mean
     of both decides: Very Good below 0.6, Good below 0.7, otherwise Moderate. The paper gives the first two rules and
     leaves the cuts in between open. Its Excellent is "both precision and accuracy should be below .5", which only half
     of the attacks on a table without any leak reach.
@@ -59,8 +59,8 @@ def attack_grades(precision: np.ndarray, accuracy: np.ndarray, chance: np.ndarra
     larger, smaller = np.maximum(precision, accuracy), np.minimum(precision, accuracy)
     middle = (precision + accuracy) / 2
     excellent = larger < GUESS if chance is None else (larger <= GUESS) | (accuracy <= chance)
-    rules = (np.isnan(precision), excellent, smaller >= CERTAIN, middle < VERY_GOOD, middle < GOOD)
-    return np.select(rules, (UNAVAILABLE, "Excellent", "Poor", "Very Good", "Good"), "Moderate")
+    rules = (np.isnan(precision), smaller >= CERTAIN, excellent, middle < VERY_GOOD, middle < GOOD)
+    return np.select(rules, (UNAVAILABLE, "Poor", "Excellent", "Very Good", "Good"), "Moderate")
 
 
 def grade(points: float) -> str:

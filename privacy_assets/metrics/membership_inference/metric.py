@@ -407,7 +407,9 @@ class MembershipInference(Metric):
             reason = f"{_NEEDED} of train and of holdout among the attacked ones"
             return self.not_measurable(inputs, reason, population.counts)
         leaks, curve = attack(population, self.n_permutations, inputs.rng("membership_inference.labels"))
-        protection, tables = self._protect(inputs, population)
+        draws = (inputs.rng("membership_inference.grid"), inputs.rng("membership_inference.grades"))
+        n_permutations = self.n_permutations if self.excellent == "not_significant" else None
+        protection, tables = protect(population, n_permutations, *draws)
         rng = inputs.rng("membership_inference.subgroups")
         grouped, groups = advantage_subgroups(inputs, population, self.subgroups, self.n_permutations, rng)
         others = no_box.auc_estimates(population, found, self.n_permutations, inputs.rng("membership_inference.no_box"))
@@ -427,9 +429,3 @@ class MembershipInference(Metric):
         more = {"subgroups": groups, "low_rates": rates}
         tables |= {name: table for name, table in more.items() if table}
         return self.result(inputs, (by_name[name] for name in _SPECS), **tables)
-
-    def _protect(
-        self, inputs: EvaluationInputs, population: Population
-    ) -> tuple[Estimate, dict[str, list[dict[str, Any]]]]:
-        draws = (inputs.rng("membership_inference.grid"), inputs.rng("membership_inference.grades"))
-        return protect(population, self.n_permutations if self.excellent == "not_significant" else None, *draws)
