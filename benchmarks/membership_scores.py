@@ -4,8 +4,8 @@
     python -m benchmarks.membership_scores --report membership_scores.jsonl
 
 Releases come from :mod:`benchmarks.leaks`. A score detects a leak if the 95 % interval of its AUC is above 0.5.
-The best score of a leak has the largest AUC, or the largest true positive rate at 1 % or 10 % false positives. Each
-release is one line of the results and is measured once.
+The best score of a leak has the largest AUC, or the largest true positive rate at 1 % or 10 % false positives; k tied
+scores count 1 / k each. Each release is one line of the results and is measured once.
 """
 
 from __future__ import annotations
@@ -71,18 +71,19 @@ def report_text(found: Sequence[Mapping[str, Any]]) -> str:
     seen = [line for line in leaks if any(low > 0.5 for _, low, _ in line["auc"].values())]
     fresh = [line for line in found if line["kind"] == "fresh rows"]
     names = list(dict.fromkeys(name for line in found for name in line["auc"]))
-    best: dict[str, list[int]] = {name: [0, 0, 0] for name in names}
+    best = {name: [0.0, 0.0, 0.0] for name in names}
     for line in seen:
         values = {name: value for name, (value, _, _) in line["auc"].items()}
         for at, numbers in enumerate((values, line["tpr"]["0.01"], line["tpr"]["0.1"])):
-            if numbers:
-                best[max(numbers, key=numbers.__getitem__)][at] += 1
+            tied = [name for name, value in numbers.items() if value == max(numbers.values())]
+            for name in tied:
+                best[name][at] += 1 / len(tied)
     out = ["| score | best by AUC | best by TPR at 1 % | at 10 % | leaks detected | fresh rows outside 95 % |"]
     out.append("|---|---|---|---|---|---|")
     for name in names:
         own = sum(line["auc"][name][1] > 0.5 for line in leaks if name in line["auc"])
         wrong = sum(not line["auc"][name][1] <= 0.5 <= line["auc"][name][2] for line in fresh if name in line["auc"])
-        cells = [*best[name], f"{own} of {len(leaks)}", f"{wrong} of {len(fresh)}"]
+        cells = [*(f"{count:.1f}" for count in best[name]), f"{own} of {len(leaks)}", f"{wrong} of {len(fresh)}"]
         out.append(f"| {name} | {' | '.join(map(str, cells))} |")
     by_kind: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for line in found:

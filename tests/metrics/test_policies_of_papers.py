@@ -14,14 +14,7 @@ from privacy_assets.report.report import Report
 from tests.metrics.surveys import parts
 
 FOLDER = Path(__file__).parents[2] / "examples" / "policies"
-PAPERS, PIPELINE = FOLDER / "papers.yaml", FOLDER / "papers-pipeline.yaml"
-
-
-def test_the_policy_for_pipelines_only_adds_attacks_on_the_generator() -> None:
-    own, pipeline = load_policy(PAPERS), load_policy(PIPELINE)
-    assert pipeline.limits[: len(own.limits)] == own.limits
-    added = [limit.statistic for limit in pipeline.limits[len(own.limits) :]]
-    assert added == ["shadow_membership.auc", "shadow_membership.epsilon_lower_bound"]
+PAPERS = FOLDER / "papers.yaml"
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +45,5 @@ def test_rows_of_other_people_pass_the_limits_of_the_papers(tables: list[pd.Data
     assert found.verdict == "pass"
 
 
-@pytest.mark.parametrize("path", [PAPERS, PIPELINE], ids=lambda path: path.stem)
-def test_every_limit_states_its_source(path: Path) -> None:
-    assert all(limit.source for limit in load_policy(path).limits)
+def test_every_limit_states_its_source() -> None:
+    assert all(limit.source for limit in load_policy(PAPERS).limits)

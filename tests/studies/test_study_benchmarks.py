@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks import dimensions, scalability
+from benchmarks import dimensions, membership_scores, scalability
 from privacy_assets.metrics.registry import default_metrics
 from privacy_assets.tables.table import Table
 
@@ -84,3 +84,11 @@ def test_its_table_has_the_paper_beside_ours() -> None:
         ["paper, s", "12,906", "17,124"],
         ["preparing, once for all", "0.50", "0.50"],
     ]
+
+
+def test_tied_scores_share_the_count_of_the_best() -> None:
+    auc = {"distance": [1.0, 0.9, 1.0], "other": [1.0, 0.9, 1.0], "third": [0.5, 0.4, 0.6]}
+    tpr = {"0.01": {"distance": 0.2, "other": 0.2, "third": 0.2}, "0.1": {"distance": 0.3, "other": 0.4, "third": 0.1}}
+    line = {"table": "small", "kind": "copy of train", "auc": auc, "tpr": tpr, "seconds": 0.0}
+    rows = [row.split(" | ")[1:4] for row in membership_scores.report_text([line]).splitlines()]
+    assert rows[2:5] == [["0.5", "0.3", "0.0"], ["0.5", "0.3", "1.0"], ["0.0", "0.3", "0.0"]]
