@@ -53,6 +53,7 @@ COMPARABLE = (
     "privacy_score",
     "protection_score",
     "singling_out.risk",
+    "singling_out.risk_giomi",
 )  # statistics of the paper; the others depend on labels only
 BOUNDS = ("membership_inference.epsilon_one_run",)  # bounds have no interval
 ENTRIES = ("tails", "curve", "configurations", "columns")  # tables with an interval per row,
