@@ -92,7 +92,7 @@ def test_the_report_tells_how_a_private_generator_protects_its_rows(
     for asset in ("attestation", "privacy_report"):
         assert made(result)[asset]["Privacy Configuration"] == 100
         assert "Privacy Configuration: Excellent" in made(result)[asset]["Gretel's grades"]
-        assert 0 <= made(result)[asset]["Data Privacy Score"] <= 100
+        assert "Data Privacy Score" not in made(result)[asset]  # no limit asks for the attacks
     report = reported(tmp_path)
     assert report["privacy_configuration_score"] == {"score": 100, "grade": "Excellent"}
     rows = {row["name"]: row for row in report["privacy_configuration"]}
