@@ -45,7 +45,7 @@ def configuration_score(generator: Mapping[str, Any] | None) -> float:
     gives no formula. The three kinds have equal weight; privacy filters are on if one of them is. ``alpha_m`` does not
     count, because it discloses members.
 
-    The score describes the generator and is no evidence about the table.
+    The score describes the generator and does not show whether the table leaks.
 
     Args:
         generator: See :func:`protection_states`.
