@@ -226,7 +226,7 @@ def test_the_python_of_the_readme_runs(folder: Path) -> None:
 def test_the_yaml_of_the_pages_loads(folder: Path) -> None:
     loaded = {"component": 0, "instance": 0, "policy": 0, "table": 0}
     for page in PAGES:
-        if page.name == "CONTRIBUTING.md":  # its metric does not exist here: see test_contributing.py
+        if page.name == "write_a_metric.md":  # its metric does not exist here: see test_write_a_metric.py
             continue
         for text in blocks(page, "yaml"):
             data = yaml.safe_load(text)
@@ -253,7 +253,7 @@ def test_the_yaml_of_the_pages_loads(folder: Path) -> None:
                 policy = load_policy(data)
                 assert {limit.statistic for limit in policy.limits} <= set(statistic_specs())
                 loaded["policy"] += 1
-    assert loaded == {"component": 1, "instance": 2, "policy": 8, "table": 3}
+    assert loaded == {"component": 2, "instance": 2, "policy": 8, "table": 3}
 
 
 def test_every_generator_is_described() -> None:
