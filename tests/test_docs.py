@@ -226,7 +226,7 @@ def test_the_python_of_the_readme_runs(folder: Path) -> None:
 def test_the_yaml_of_the_pages_loads(folder: Path) -> None:
     loaded = {"component": 0, "instance": 0, "policy": 0, "table": 0}
     for page in PAGES:
-        if page.name == "write_a_metric.md":  # its metric does not exist here: see test_write_a_metric.py
+        if page.name.startswith("write_a_"):  # what they name does not exist here: see tests of these guides
             continue
         for text in blocks(page, "yaml"):
             data = yaml.safe_load(text)

@@ -107,10 +107,12 @@ class Guide:
             runpy.run_path(words[0], run_name="__main__")
             return
         if program == "dagster":
-            for name in MODULES:  # as a new process would
-                sys.modules.pop(name, None)
-            ended = CliRunner().invoke(create_dagster_cli(), words)
-            self.outputs[line] = (ended.exit_code, ended.output)
+            if line in self.outputs:  # a new process, because Dagster caches the definitions of a file
+                done = subprocess.run([sys.executable, "-m", "dagster", *words], capture_output=True, text=True)
+                self.outputs[line] = (done.returncode, done.stdout + done.stderr)
+            else:
+                ended = CliRunner().invoke(create_dagster_cli(), words)
+                self.outputs[line] = (ended.exit_code, ended.output)
         elif program == "privacy-assets":
             self.outputs[line] = (main(words), "")
         else:
@@ -232,9 +234,9 @@ def test_an_existing_synthetic_table_is_released(guide: Callable[[str], Guide]) 
     assert (evaluated, published) == (3, 0), page.outputs  # too few people for the default limits
     assert checked == 0, page.outputs
     assert len(released(page.folder)) == 1
-    pd.testing.assert_frame_equal(
-        pd.read_parquet(released(page.folder)[0]), pd.read_csv("synthetic.csv"), check_dtype=False
-    )
+    rows, given = pd.read_parquet(released(page.folder)[0]), pd.read_csv("synthetic.csv")
+    moved = rows["age"].sort_values().to_numpy() != given["age"].sort_values().to_numpy()
+    assert len(rows) == len(given) and moved.mean() < 0.1, "only rare values are replaced"
 
 
 @pytest.mark.slow

@@ -20,7 +20,17 @@ def test_all_runs_on_every_python_that_the_package_names() -> None:
     job = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"]["all"]
     assert job["strategy"]["matrix"]["python"] == named
     assert job["steps"][-1] == {"run": ".ci/run"} and (ROOT / ".ci/run").is_file()
-    assert all(re.search(r"@[0-9a-f]{40}$", step["uses"]) for step in job["steps"] if "uses" in step)
+
+
+def test_every_action_is_pinned_to_a_commit() -> None:
+    used = [
+        step["uses"]
+        for path in (ROOT / ".github" / "workflows").glob("*.yml")
+        for job in yaml.safe_load(path.read_text())["jobs"].values()
+        for step in job["steps"]
+        if "uses" in step
+    ]
+    assert used and all(re.search(r"@[0-9a-f]{40}$", one) for one in used)
 
 
 def dry_run(*asked: str, **environment: str) -> str:
@@ -36,7 +46,8 @@ def test_setup_leaves_the_pins_out_when_it_is_told_so(constraints: str, pinned: 
 
 
 @pytest.mark.parametrize(
-    ("target", "extra"), [("demo", "ui"), ("ui", "ui"), ("test", "dev"), ("lint", "dev"), ("mutations", "dev")]
+    ("target", "extra"),
+    [("demo", "ui"), ("ui", "ui"), ("test", "dev"), ("lint", "dev"), ("mutations", "dev"), ("docs", "docs")],
 )
 def test_a_target_installs_what_it_needs_and_no_more(target: str, extra: str) -> None:
     assert re.findall(r"-e '\.\[(\w+)\]'", dry_run(target)) == [extra]
