@@ -4,6 +4,7 @@ The source folder is the repository, so links between Markdown files are the sam
 start page, and its list under "Documentation" is the table of contents.
 """
 
+import logging
 import os
 import re
 import shutil
@@ -18,8 +19,9 @@ from sphinx.application import Sphinx
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
-os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="airflow-of-the-docs-")  # the import of Airflow writes to it
-os.environ["AIRFLOW__LOGGING__LOGGING_LEVEL"] = "ERROR"
+_airflow = tempfile.TemporaryDirectory(prefix="airflow-of-the-docs-")  # the import of Airflow writes to it
+os.environ["AIRFLOW_HOME"] = _airflow.name
+logging.getLogger("airflow").setLevel(logging.ERROR)
 os.environ["COLUMNS"] = "100"  # width of the help of the commands
 
 project = PROJECT["name"]
