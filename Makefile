@@ -19,9 +19,9 @@ unexport UV_TORCH_BACKEND
 CONSTRAINTS ?= constraints.txt
 PINNED := $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 # Without uv: the first supported Python on PATH. `make setup PYTHON=/path/to/python3.12` overrides it, with uv too.
-FITS := >=3.11,<3.14
-PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
-	$$python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null \
+FITS := >=3.11,<3.15
+PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' 2>/dev/null \
 	&& command -v $$python && break; done)
 
 .PHONY: help
@@ -45,7 +45,7 @@ ifneq ($(UV),)
 	test -x $(BIN)/python || uv venv --python '$(if $(filter file,$(origin PYTHON)),$(FITS),$(PYTHON))' .venv
 	$(BACKEND) uv pip install --python $(BIN)/python $(PINNED) -e '.[$*]'
 else
-	@test -n "$(PYTHON)" || { echo "Python 3.11, 3.12 or 3.13 is needed and none is on PATH: install one, or uv, or name one with PYTHON=/path/to/python" >&2; exit 1; }
+	@test -n "$(PYTHON)" || { echo "Python 3.11 to 3.14 is needed and none is on PATH: install one, or uv, or name one with PYTHON=/path/to/python" >&2; exit 1; }
 	@echo "Installing with pip. On Linux its torch brings some GB of CUDA libraries; uv leaves them out where there is no GPU."
 	test -x $(BIN)/pip || "$(PYTHON)" -m venv .venv
 	$(BIN)/python -m pip install $(PINNED) -e '.[$*]'

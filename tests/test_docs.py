@@ -254,6 +254,7 @@ BLOCKS = {
         "python": "tests/test_docs.py",
         "bash": "it installs packages that are incompatible with these",
     },
+    "docs/install.md": {"sh": "it installs packages"},
     "docs/integrations/dagster.md": {"python": "tests/test_site.py"},
     "docs/kubernetes.md": {"sh": "no cluster is available", "python": "tests/deployment/test_kubernetes.py"},
     "docs/own_synthetic.md": dict.fromkeys(("sh", "python"), GUIDES),

@@ -22,15 +22,19 @@ def test_all_runs_on_every_python_that_the_package_names() -> None:
     assert job["steps"][-1] == {"run": ".ci/run"} and (ROOT / ".ci/run").is_file()
 
 
-def test_every_action_is_pinned_to_a_commit() -> None:
-    used = [
-        step["uses"]
-        for path in (ROOT / ".github" / "workflows").glob("*.yml")
-        for job in yaml.safe_load(path.read_text())["jobs"].values()
-        for step in job["steps"]
-        if "uses" in step
-    ]
-    assert used and all(re.search(r"@[0-9a-f]{40}$", one) for one in used)
+@pytest.mark.parametrize("workflow", sorted((ROOT / ".github/workflows").glob("*.yml")), ids=lambda path: path.stem)
+def test_workflows_name_actions_by_commit(workflow: Path) -> None:
+    jobs = yaml.safe_load(workflow.read_text())["jobs"].values()
+    used = [step["uses"] for job in jobs for step in job["steps"] if "uses" in step]
+    assert used and all(re.search(r"@[0-9a-f]{40}$", use) for use in used)
+
+
+def test_only_the_job_that_publishes_gets_a_token_of_the_release() -> None:
+    flow = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())
+    assert flow["permissions"] == {"contents": "read"}
+    granted = {name: job.get("permissions") for name, job in flow["jobs"].items()}
+    assert granted == {"build": None, "publish": {"id-token": "write"}}
+    assert flow["jobs"]["publish"]["steps"][-1]["with"] == {"attestations": True}
 
 
 def dry_run(*asked: str, **environment: str) -> str:
