@@ -223,6 +223,13 @@ def test_the_python_of_the_readme_runs(folder: Path) -> None:
     assert names["report"].verdict == "not_assessable"
 
 
+def test_the_python_of_the_page_on_downstream_assets_loads() -> None:
+    names: dict[str, object] = {}
+    for code in blocks(ROOT / "docs" / "downstream.md", "python"):
+        exec(compile(code, "downstream.md", "exec"), names)
+    dg.Definitions.validate_loadable(names["defs"])
+
+
 def test_the_yaml_of_the_pages_loads(folder: Path) -> None:
     loaded = {"component": 0, "instance": 0, "policy": 0, "table": 0}
     for page in PAGES:

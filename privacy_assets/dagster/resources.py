@@ -214,7 +214,7 @@ class PrivacyIOManager(FixedConfig, dg.ConfigurableIOManager):
             obj: Value. None is not stored.
 
         Raises:
-            InputError: If the asset has the name of a record of the gate, and ``obj`` is none.
+            InputError: If the asset has the name of a record of the gate, and ``obj`` is another value.
         """
         if obj is None:
             return

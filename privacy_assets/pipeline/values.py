@@ -58,8 +58,7 @@ def _store_value(value: Any, folder: Location) -> None:
     if isinstance(value, Table):
         value.save(kept := folder / TABLE)
     elif isinstance(value, pd.DataFrame | pd.Series) or hasattr(value, "__arrow_c_stream__"):
-        frame = value.to_frame() if isinstance(value, pd.Series) else value
-        rows = pa.Table.from_pandas(frame if isinstance(frame, pd.DataFrame) else given_frame(frame, where="the value"))
+        rows = _rows(value)
         kept = put_atomic(folder / FRAME, lambda stream: pq.write_table(rows, stream, compression="zstd"))
     elif isinstance(value, SignedRecord):
         kept = put_atomic(folder / f"{value.kind}.json", value.data)
@@ -76,6 +75,16 @@ def _store_value(value: Any, folder: Location) -> None:
     for name in set(names(folder)) & set(_LOADERS):  # files of an earlier definition of the asset would be read
         if name != kept.name:
             (folder / name).unlink(missing_ok=True)
+
+
+def _rows(value: Any) -> pa.Table:
+    frame = value.to_frame() if isinstance(value, pd.Series) else value
+    frame = frame if isinstance(frame, pd.DataFrame) else given_frame(frame, where="the value")
+    try:
+        return pa.Table.from_pandas(frame)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
+        fix = "convert each column to one type, or use another IO manager for the asset"
+        InputError("a column of the data frame contains values of several types", fix=fix).raise_without_context()
 
 
 def load_stored(folder: Location, kinds: Collection[str] = ()) -> Any:

@@ -1,4 +1,4 @@
-"""What a user sees of a run whose input is refused, and that nothing repeats it."""
+"""Runs with refused input: their events, and that no retry repeats them."""
 
 from __future__ import annotations
 
