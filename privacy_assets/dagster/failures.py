@@ -130,7 +130,10 @@ def _never_retry() -> None:
         context = dg.OpExecutionContext.get()
     except dg.DagsterInvariantViolationError:
         return
-    context.instance.add_run_tags(context.run_id, NO_RETRY)
+    try:
+        context.instance.add_run_tags(context.run_id, NO_RETRY)
+    except Exception:  # noqa: BLE001 (an error of the database must not replace the refusal)
+        context.log.warning("this run could not be tagged, so the deployment may retry it")
 
 
 def _safe_exception(error: BaseException) -> BaseException:

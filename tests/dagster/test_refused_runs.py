@@ -55,6 +55,16 @@ def test_a_refused_source_is_one_message_and_never_repeated(
     assert (tags[NEVER], tags[RETRIES]) == ("false", "false")
 
 
+def test_a_run_that_cannot_be_tagged_is_refused_for_the_same_reason(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    people(100).drop(columns="pid").to_parquet(tmp_path / "people.parquet")
+    monkeypatch.setattr(type(instance), "add_run_tags", lambda *_: 1 / 0)
+    (failed,) = failures(launch(people_table(tmp_path), instance, "people_pipeline")).values()
+    assert "'pid': the column configured as the subject does not exist" in failed.user_failure_data.description
+    assert "ZeroDivisionError" not in failed.error.to_string()
+
+
 @pytest.mark.parametrize("error", [InputError("the disk is busy", transient=True), MemoryError()])
 def test_a_run_that_may_succeed_the_next_time_is_left_to_the_deployment(
     error: Exception, tmp_path: Path, retrying: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
