@@ -6,9 +6,17 @@ from typing import Any
 
 import dagster as dg
 
-from privacy_assets.dagster.assets import RELEASES
 from privacy_assets.dagster.failures import redact_exceptions
-from privacy_assets.dagster.table import FINGERPRINT, files_fingerprint, source_version, stat_token, table_source
+from privacy_assets.dagster.frozen_config import RELEASES
+from privacy_assets.dagster.table import (
+    FINGERPRINT,
+    beside,
+    files_fingerprint,
+    source_version,
+    stat_token,
+    table_key,
+    table_source,
+)
 from privacy_assets.errors import ConfigError, InputError
 from privacy_assets.infra.objects import check_no_credentials
 from privacy_assets.pipeline.resolve import RowSource
@@ -29,7 +37,7 @@ def partitions_to_watch(definition: dg.PartitionsDefinition | None, instance: dg
 
 
 def decide(
-    instance: dg.DagsterInstance, name: str, partition: str | None, fingerprint: str
+    instance: dg.DagsterInstance, attestation: dg.AssetKey, partition: str | None, fingerprint: str
 ) -> dg.RunRequest | dg.SkipReason:
     """Request a run unless the source has a verdict, a run is in progress, or three attempts gave no verdict.
 
@@ -40,13 +48,14 @@ def decide(
 
     Args:
         instance: Dagster instance.
-        name: Name of the table.
+        attestation: Key of the attestation of the table.
         partition: Partition, or None.
         fingerprint: Fingerprint of the source.
     """
+    name = attestation.path[-2]
     place = name if partition is None else f"{name}, {partition}"
-    source = _latest(instance, dg.AssetKey([name, "source"]), partition)
-    verdict = _latest(instance, dg.AssetKey([name, "attestation"]), partition)
+    source = _latest(instance, beside(attestation, "source"), partition)
+    verdict = _latest(instance, attestation, partition)
     since = verdict.timestamp if verdict is not None else 0.0
     mark = f"{place}|{fingerprint}"
     runs = instance.get_run_records(dg.RunsFilter(tags={TAG: mark}))
@@ -112,24 +121,25 @@ def build_table_schedule(name: str, cron: str, *, timezone: str = "UTC") -> dg.S
     @redact_exceptions
     def schedule(context: dg.ScheduleEvaluationContext) -> Any:
         graph = context.repository_def.asset_graph
-        row_source = table_source(graph, name)
-        partitions = partitions_to_watch(_partitions(graph, name), context.instance)
+        attestation = table_key(graph, name)
+        row_source = table_source(graph, attestation)
+        partitions = partitions_to_watch(graph.get(attestation).partitions_def, context.instance)
         if row_source is None:
             return [dg.RunRequest(partition_key=partition) for partition in partitions]
         key = context.resources.releases.key("fingerprints")
-        return merged(_tick(context.instance, name, row_source, partition, key) for partition in partitions)
+        return merged(_tick(context.instance, attestation, row_source, partition, key) for partition in partitions)
 
     return schedule
 
 
 def _tick(
-    instance: dg.DagsterInstance, name: str, row_source: RowSource, partition: str | None, key: bytes
+    instance: dg.DagsterInstance, attestation: dg.AssetKey, row_source: RowSource, partition: str | None, key: bytes
 ) -> dg.RunRequest | dg.SkipReason:
     try:
         version = source_version(row_source, partition, key, instance)[FINGERPRINT]
     except InputError as error:
         return dg.SkipReason(str(error))
-    return decide(instance, name, partition, version)
+    return decide(instance, attestation, partition, version)
 
 
 def build_source_sensor(name: str, path: str, *, minimum_interval_seconds: int = 60) -> dg.SensorDefinition:
@@ -162,19 +172,19 @@ def build_source_sensor(name: str, path: str, *, minimum_interval_seconds: int =
     @redact_exceptions
     def source_sensor(context: dg.SensorEvaluationContext) -> Any:
         graph = _graph(context)
-        table_source(graph, name)
+        attestation = table_key(graph, name)
         seen: dict[str, list[str]] = _cursor(context, lambda look: [type(one) for one in look] == [str, str])
         key = context.resources.releases.key("fingerprints")
         decisions: list[dg.RunRequest | dg.SkipReason] = []
         known: dict[str, list[str]] = {}
-        for partition in partitions_to_watch(_partitions(graph, name), context.instance):
+        for partition in partitions_to_watch(graph.get(attestation).partitions_def, context.instance):
             slot = partition or ""
             try:
                 known[slot] = _look(partition_path(path, partition), seen.get(slot), key)
             except InputError as error:
                 decisions.append(dg.SkipReason(str(error)))
                 continue
-            decisions.append(decide(context.instance, name, partition, known[slot][1]))
+            decisions.append(decide(context.instance, attestation, partition, known[slot][1]))
         context.update_cursor(json.dumps(known))
         return merged(decisions)
 
@@ -250,8 +260,3 @@ def _graph(context: dg.SensorEvaluationContext) -> Any:
     if context.repository_def is None:
         raise ConfigError("the sensor needs the code location that it belongs to.")
     return context.repository_def.asset_graph
-
-
-def _partitions(graph: Any, name: str) -> dg.PartitionsDefinition | None:
-    definition: dg.PartitionsDefinition | None = graph.get(dg.AssetKey([name, "attestation"])).partitions_def
-    return definition
