@@ -39,7 +39,7 @@ home:
 	@mkdir -p "$(DAGSTER_HOME)"
 	@cmp -s dagster.yaml "$(DAGSTER_HOME)/dagster.yaml" || cp dagster.yaml "$(DAGSTER_HOME)/dagster.yaml"
 
-# A stamp for each extra: .venv/.ui and .venv/.dev.
+# A stamp for each extra: .venv/.ui, .venv/.dev, .venv/.docs.
 .venv/.%: pyproject.toml $(CONSTRAINTS)
 ifneq ($(UV),)
 	test -x $(BIN)/python || uv venv --python '$(if $(filter file,$(origin PYTHON)),$(FITS),$(PYTHON))' .venv
@@ -110,6 +110,15 @@ lint: setup-dev ## Check style, format and types
 	$(BIN)/mypy
 	$(BIN)/python -m tests.plain_english --count
 	$(BIN)/python -m tests.mutations --check
+
+.PHONY: docs
+docs: .venv/.docs ## Build the documentation site in build/docs; warnings, such as a broken link, are errors
+	$(BIN)/python -m sphinx -c docs -W --keep-going -q . build/docs
+	@echo "Open build/docs/index.html"
+
+.PHONY: links
+links: .venv/.docs ## Check the external links of the documentation, which needs the network
+	$(BIN)/python -m sphinx -c docs -b linkcheck -q . build/links
 
 .PHONY: english
 english: setup-dev ## List sentences that readers stumble over

@@ -223,10 +223,74 @@ def test_the_python_of_the_readme_runs(folder: Path) -> None:
     assert names["report"].verdict == "not_assessable"
 
 
+@pytest.mark.parametrize(("page", "count"), [("filters.md", 1), ("generators.md", 1), ("scale.md", 2)])
+def test_the_definitions_of_the_pages_can_be_built(page: str, count: int, folder: Path) -> None:
+    pytest.importorskip("dagster_ray")
+    codes = [code for code in blocks(ROOT / "docs" / page, "python") if "on_ray" not in code]  # starts a cluster
+    assert len(codes) == count
+    for code in codes:
+        names: dict[str, object] = {}
+        exec(compile(code, page, "exec"), names)
+        for defs in (one for one in names.values() if isinstance(one, dg.Definitions)):
+            dg.Definitions.validate_loadable(dg.Definitions.merge(defs, dg.Definitions(resources=RESOURCES)))
+
+
+# Where the blocks of a page are used, by language; a sentence is the reason why no test uses them.
+GUIDES = "tests/test_guides.py"
+BLOCKS = {
+    "README.md": {"sh": "tests/test_docs.py", "python": "tests/test_docs.py"},
+    "CONTRIBUTING.md": {"sh": "continuous integration runs the same targets"},
+    "docs/airflow.md": {
+        "sh": "the tests start Airflow with their own settings",
+        "python": "tests/airflow/test_airflow.py",
+    },
+    "docs/alert.md": dict.fromkeys(("sh", "python"), GUIDES),
+    "docs/api.md": {"{eval-rst}": "tests/test_site.py"},
+    "docs/audit.md": {"sh": "tests/test_docs.py"},
+    "docs/controls.md": {"sh": "tests/test_docs.py", "bash": "the job runs in tests/dagster, with a smaller table"},
+    "docs/filters.md": {"python": "tests/test_docs.py"},
+    "docs/generators.md": {
+        "sh": "tests/test_docs.py",
+        "python": "tests/test_docs.py",
+        "bash": "it installs packages that are incompatible with these",
+    },
+    "docs/install.md": {"sh": "it installs packages"},
+    "docs/integrations/dagster.md": {"python": "tests/test_site.py"},
+    "docs/kubernetes.md": {"sh": "no cluster is available", "python": "tests/deployment/test_kubernetes.py"},
+    "docs/own_synthetic.md": dict.fromkeys(("sh", "python"), GUIDES),
+    "docs/papers.md": {"sh": "tests/test_docs.py"},
+    "docs/scale.md": {"sh": "tests/deployment/test_cluster.py", "python": "tests/test_docs.py"},
+    "docs/schedule.md": dict.fromkeys(("sh", "python"), GUIDES),
+    "docs/several_tables.md": dict.fromkeys(("sh", "python"), GUIDES),
+    "docs/statistics.md": {"bash": "`--row-scores` runs in tests/cli, with a smaller table"},
+    "docs/tutorial.md": dict.fromkeys(("sh", "python", "diff"), GUIDES),
+    "docs/use_a_release.md": dict.fromkeys(("sh", "python"), GUIDES),
+    "docs/write_a_generator.md": dict.fromkeys(("sh", "python"), GUIDES),
+    "docs/write_a_metric.md": dict.fromkeys(("sh", "python", "diff"), "tests/test_write_a_metric.py"),
+    "examples/airflow/README.md": {"sh": "tests/airflow/test_airflow_examples.py"},
+}
+
+
+def test_every_block_is_used_by_a_test_or_has_a_reason() -> None:
+    """Another test loads all YAML, and blocks of text are output."""
+    found = {
+        str(page.relative_to(ROOT)): languages
+        for page in PAGES
+        if (
+            languages := set(re.findall(r"^```(.+)$", page.read_text(encoding="utf-8"), re.MULTILINE))
+            - {"text", "yaml"}
+        )
+        and page not in REPORTS
+    }
+    assert found == {page: set(given) for page, given in BLOCKS.items()}
+    used = {where for given in BLOCKS.values() for where in given.values() if where.startswith("tests/")}
+    assert [where for where in used if not (ROOT / where).is_file()] == []
+
+
 def test_the_yaml_of_the_pages_loads(folder: Path) -> None:
     loaded = {"component": 0, "instance": 0, "policy": 0, "table": 0}
     for page in PAGES:
-        if page.name == "CONTRIBUTING.md":  # its metric does not exist here: see test_contributing.py
+        if page.name.startswith("write_a_"):  # what they name does not exist here: see tests of these guides
             continue
         for text in blocks(page, "yaml"):
             data = yaml.safe_load(text)
@@ -253,7 +317,7 @@ def test_the_yaml_of_the_pages_loads(folder: Path) -> None:
                 policy = load_policy(data)
                 assert {limit.statistic for limit in policy.limits} <= set(statistic_specs())
                 loaded["policy"] += 1
-    assert loaded == {"component": 1, "instance": 2, "policy": 8, "table": 3}
+    assert loaded == {"component": 2, "instance": 2, "policy": 8, "table": 3}
 
 
 def test_every_generator_is_described() -> None:

@@ -48,7 +48,7 @@ CODE = [
 ]
 
 
-# Names of other programs that no code here uses, a file that readers write, and the metric that CONTRIBUTING.md adds.
+# Names of other programs that no code here uses, a file that readers write, and the metric that a guide adds.
 OTHERS = {
     "CronDataIntervalTimetable", 'trigger_rule="all_done"', "parallel=True", "dags/patients.py",
     "privacy_assets.metrics.smallest_class", "metrics: smallest_class",
@@ -308,10 +308,11 @@ CHECKS: tuple[Callable[[Piece], Iterator[str]], ...] = (
 
 
 def wrong(page: str) -> list[str]:
-    """Return all names and calls of a page that do not exist. Names that its own Python blocks use are allowed."""
+    """Return all names and calls of a page that do not exist, except names that its Python blocks use or write."""
     found = list(pieces(page))
     own: set[str] = set()
     for piece in found:
+        own.update(re.findall(r"\A# (\S+\.py)$", piece.text, re.MULTILINE))  # a file that the block writes
         with suppress(SyntaxError):
             own |= names_in(ast.parse(piece.text)) if piece.language == "python" else set()
     named = {name for piece in found for check in CHECKS for name in check(piece)} | {*variables(page)}

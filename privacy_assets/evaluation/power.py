@@ -179,7 +179,7 @@ def power_analysis(
     The result is the same for the same seed and rows, in any order of the rows.
 
     Args:
-        train: Number of number of people in the training table, at least 1.
+        train: Number of people in the training table, at least 1.
         holdout: Number of people in the holdout, at least 1.
         reference: Number of people in the reference; 0: none. None: two fifths of ``train``, as in the default split.
         rows: A table like the one to be published: a dataframe, or a path of Parquet or CSV files. None: the demo

@@ -50,7 +50,8 @@ def test_setup_leaves_the_pins_out_when_it_is_told_so(constraints: str, pinned: 
 
 
 @pytest.mark.parametrize(
-    ("target", "extra"), [("demo", "ui"), ("ui", "ui"), ("test", "dev"), ("lint", "dev"), ("mutations", "dev")]
+    ("target", "extra"),
+    [("demo", "ui"), ("ui", "ui"), ("test", "dev"), ("lint", "dev"), ("mutations", "dev"), ("docs", "docs")],
 )
 def test_a_target_installs_what_it_needs_and_no_more(target: str, extra: str) -> None:
     assert re.findall(r"-e '\.\[(\w+)\]'", dry_run(target)) == [extra]
