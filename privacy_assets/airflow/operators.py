@@ -98,7 +98,7 @@ class PrivacyReportLink(BaseOperatorLink):
     def get_link(self, operator: BaseOperator, *, ti_key: Any) -> str:
         """Return the URL of the report, or "" if there is none. Airflow calls this on the worker when the task ends.
 
-        The path of a file is no link, because browsers do not open files from a web page.
+        A path is not returned, because browsers do not open files from a web page.
         """
         page = str(getattr(operator, "page", ""))
         return page if page.startswith(WEB) else ""
