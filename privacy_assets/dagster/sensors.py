@@ -16,6 +16,7 @@ from privacy_assets.pipeline.row_sources import partition_path
 
 ATTEMPTS = 3
 CATCH_UP = 30  # latest time windows in which partitions without a verdict are requested
+REASONS = 5  # maximum number of skipped partitions whose reason is shown
 LOOK_BACK = 100  # latest time windows in which partitions without a verdict are looked for
 TAG = "privacy_assets/source"
 
@@ -105,17 +106,18 @@ def merged(context: Any, decisions: Iterable[dg.RunRequest | dg.SkipReason], not
 
     Args:
         context: Context of the tick. With requests, its log gets the reasons.
-        decisions: Decision for each partition.
+        decisions: Decision for each partition, the latest one last.
         note: Sentence about partitions that are not checked, or "".
     """
     found = list(decisions)
     requests = [decision for decision in found if isinstance(decision, dg.RunRequest)]
-    reasons = [decision.skip_message or "" for decision in found if isinstance(decision, dg.SkipReason)]
-    reasons += [note] if note else []
+    reasons = [decision.skip_message or "" for decision in reversed(found) if isinstance(decision, dg.SkipReason)]
+    more = f"{len(reasons) - REASONS} more partitions are skipped." if len(reasons) > REASONS else ""
+    text = " ".join(filter(None, [*reasons[:REASONS], more, note]))
     if not requests:
-        return dg.SkipReason(" ".join(reasons) or "there is no partition to check.")
-    if reasons:
-        context.log.info(" ".join(reasons))
+        return dg.SkipReason(text or "there is no partition to check.")
+    if text:
+        context.log.info(text)
     return requests
 
 

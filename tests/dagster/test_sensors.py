@@ -239,7 +239,9 @@ def test_after_three_days_without_the_daemon_each_day_is_requested(tmp_path: Pat
         (tmp_path / f"people_{day}.csv").unlink(missing_ok=True)
     stored.wipe_assets([dg.AssetKey(["people", "attestation"])])
     judged(stored, "2026-01-05")
-    assert "from 2026-02-21 to 2026-05-01" in scheduled(defs, stored).skip_message
+    skipped = scheduled(defs, stored).skip_message
+    assert "from 2026-02-21 to 2026-05-01" in skipped and "25 more partitions are skipped" in skipped
+    assert "people_2026-05-31.csv: no such file" in skipped and "people_2026-05-02.csv" not in skipped
 
 
 def external(place: Path, partitions: dg.PartitionsDefinition) -> dg.Definitions:
