@@ -38,7 +38,6 @@ from privacy_assets.gate.keys import SIGNING_VARIABLE, TrustedKeys
 SIGNING, SPLIT, PASSWORD = "privacy-assets-signing-key", "privacy-assets-secret", "privacy-assets-postgresql"
 SETTINGS = {entry["name"]: entry["value"] for entry in SERVER["env"]}
 MOUNTED = "PRIVACY_ASSETS_TRUSTED_KEYS"
-PAGE = (ROOT / "docs/kubernetes.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture
@@ -300,7 +299,7 @@ def test_the_tags_of_the_page_are_what_dagster_k8s_reads() -> None:
 
 
 def test_the_page_makes_every_secret_that_is_named() -> None:
-    page = PAGE
+    page = (ROOT / "docs/kubernetes.md").read_text()
     made = set(re.findall(r"create (?:secret generic|configmap) ([\w-]+)", page))
     maps = {one["configMap"]["name"] for one in SERVER["volumes"] if "configMap" in one}
     named = {one["name"] for one in SERVER["envSecrets"]} | set(LAUNCHER["config"]["env_secrets"]) | maps
@@ -309,7 +308,11 @@ def test_the_page_makes_every_secret_that_is_named() -> None:
     assert f"-n {LAUNCHER['config']['job_namespace']} " in page and "helm install dagster " in page
 
 
-VOLUME, MOUNT = (yaml.safe_load(block) for block in re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
+VOLUME = yaml.safe_load((ROOT / "deployment/kubernetes/volume.yaml").read_text(encoding="utf-8"))
+COMMENTED = [
+    yaml.safe_load(line)
+    for line in re.findall(r"# - (\{.+\})$", (ROOT / "deployment/kubernetes/values.yaml").read_text(), re.MULTILINE)
+]
 GROUP = VOLUME["spec"]["securityContext"]["fsGroup"]
 OPENS = """
 import os, sys
@@ -327,7 +330,7 @@ except ConfigError as error:
 """
 
 
-def test_the_pod_of_the_page_is_one_and_has_the_user_of_the_values() -> None:
+def test_the_pod_that_prepares_a_volume_has_the_user_of_the_values() -> None:
     pod = k8s_model_from_dict(
         kubernetes.client.V1PodSpec, k8s_snake_case_dict(kubernetes.client.V1PodSpec, VOLUME["spec"])
     )
@@ -336,8 +339,9 @@ def test_the_pod_of_the_page_is_one_and_has_the_user_of_the_values() -> None:
         pod.security_context.run_as_user == values["runAsUser"] and pod.security_context.fs_group == values["fsGroup"]
     )
     assert pod.security_context.fs_group_change_policy == values["fsGroupChangePolicy"] == "OnRootMismatch"
-    ((mount,), (volume,)) = MOUNT["volumeMounts"], MOUNT["volumes"]
+    *variables, volume, mount = COMMENTED
     assert volume == VOLUME["spec"]["volumes"][0]
+    assert all(one["name"] in SETTINGS and one["value"].startswith(f"{mount['mountPath']}/") for one in variables)
     k8s_model_from_dict(kubernetes.client.V1VolumeMount, k8s_snake_case_dict(kubernetes.client.V1VolumeMount, mount))
 
 
