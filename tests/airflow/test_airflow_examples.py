@@ -92,7 +92,7 @@ def test_a_synthetic_table_of_ones_own_is_published_in_one_task_and_by_hand(tmp_
         status, said = survey.ran(dag)
         assert status == 0, said[-3000:]
         assert "PASS  survey" in said and "of survey is published" in said
-    assert "the table holds its policy: see the link" in said
+    assert "the table holds its policy: see the XCom" in said
     brought = pd.read_parquet(tmp_path / "data/synthetic.parquet")
     assert len(read_published(tmp_path / "gate/releases", "survey")) == len(brought)
 
