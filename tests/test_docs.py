@@ -248,6 +248,7 @@ BLOCKS = {
     "docs/api.md": {"{eval-rst}": "tests/test_site.py"},
     "docs/audit.md": {"sh": "tests/test_docs.py"},
     "docs/controls.md": {"sh": "tests/test_docs.py", "bash": "the job runs in tests/dagster, with a smaller table"},
+    "docs/downstream.md": {"sh": "tests/dagster/test_downstream.py", "python": "tests/test_docs.py"},
     "docs/filters.md": {"python": "tests/test_docs.py"},
     "docs/generators.md": {
         "sh": "tests/test_docs.py",
@@ -285,6 +286,13 @@ def test_every_block_is_used_by_a_test_or_has_a_reason() -> None:
     assert found == {page: set(given) for page, given in BLOCKS.items()}
     used = {where for given in BLOCKS.values() for where in given.values() if where.startswith("tests/")}
     assert [where for where in used if not (ROOT / where).is_file()] == []
+
+
+def test_the_python_of_the_page_on_downstream_assets_loads() -> None:
+    names: dict[str, object] = {}
+    for code in blocks(ROOT / "docs" / "downstream.md", "python"):
+        exec(compile(code, "downstream.md", "exec"), names)
+    dg.Definitions.validate_loadable(names["defs"])
 
 
 def test_the_yaml_of_the_pages_loads(folder: Path) -> None:

@@ -6,9 +6,17 @@ from typing import Any
 
 import dagster as dg
 
-from privacy_assets.dagster.assets import RELEASES
 from privacy_assets.dagster.failures import redact_exceptions
-from privacy_assets.dagster.table import FINGERPRINT, files_fingerprint, source_version, stat_token, table_source
+from privacy_assets.dagster.frozen_config import RELEASES
+from privacy_assets.dagster.table import (
+    FINGERPRINT,
+    beside,
+    files_fingerprint,
+    source_version,
+    stat_token,
+    table_key,
+    table_source,
+)
 from privacy_assets.errors import ConfigError, InputError
 from privacy_assets.infra.objects import check_no_credentials
 from privacy_assets.pipeline.resolve import RowSource
@@ -22,7 +30,7 @@ TAG = "privacy_assets/source"
 
 
 def partitions_to_watch(
-    name: str, definition: dg.PartitionsDefinition | None, instance: dg.DagsterInstance
+    attestation: dg.AssetKey, definition: dg.PartitionsDefinition | None, instance: dg.DagsterInstance
 ) -> tuple[list[str | None], str]:
     """Return the partitions to check, ``[None]`` for an unpartitioned table.
 
@@ -30,7 +38,7 @@ def partitions_to_watch(
     oldest one with a verdict: they ended while the daemon was not running.
 
     Args:
-        name: Name of the table.
+        attestation: Key of the attestation of the table.
         definition: Partitions, or None.
         instance: Dagster instance.
 
@@ -42,7 +50,7 @@ def partitions_to_watch(
     if not isinstance(definition, dg.TimeWindowPartitionsDefinition):
         return list(definition.get_partition_keys(dynamic_partitions_store=instance)), ""
     last = definition.get_last_partition_key()
-    judged = instance.get_materialized_partitions(dg.AssetKey([name, "attestation"]))
+    judged = instance.get_materialized_partitions(attestation)
     if last is None or not judged:
         return [] if last is None else [last], ""
     keys = _latest_windows(definition, last)
@@ -52,7 +60,7 @@ def partitions_to_watch(
     watched: list[str | None] = [keys[at] for at in (*reversed(missed), 0) if at < CATCH_UP]
     if not older:
         return watched, ""
-    text = f"{name}: the {len(older)} partitions without a verdict from {older[-1]} to {older[0]} are not requested,"
+    text = f"{attestation.path[-2]}: the {len(older)} partitions without a verdict from {older[-1]} to {older[0]} are not requested,"
     return watched, f"{text} because only the {CATCH_UP} latest ones are. Fix: launch a backfill of them."
 
 
@@ -66,7 +74,7 @@ def _latest_windows(definition: dg.TimeWindowPartitionsDefinition, last: str) ->
 
 
 def decide(
-    instance: dg.DagsterInstance, name: str, partition: str | None, fingerprint: str
+    instance: dg.DagsterInstance, attestation: dg.AssetKey, partition: str | None, fingerprint: str
 ) -> dg.RunRequest | dg.SkipReason:
     """Request a run unless the source has a verdict, a run is in progress, or three attempts gave no verdict.
 
@@ -77,13 +85,14 @@ def decide(
 
     Args:
         instance: Dagster instance.
-        name: Name of the table.
+        attestation: Key of the attestation of the table.
         partition: Partition, or None.
         fingerprint: Fingerprint of the source.
     """
+    name = attestation.path[-2]
     place = name if partition is None else f"{name}, {partition}"
-    source = _latest(instance, dg.AssetKey([name, "source"]), partition)
-    verdict = _latest(instance, dg.AssetKey([name, "attestation"]), partition)
+    source = _latest(instance, beside(attestation, "source"), partition)
+    verdict = _latest(instance, attestation, partition)
     since = verdict.timestamp if verdict is not None else 0.0
     mark = f"{place}|{fingerprint}"
     runs = instance.get_run_records(dg.RunsFilter(tags={TAG: mark}))
@@ -160,32 +169,33 @@ def build_table_schedule(name: str, cron: str, *, timezone: str = "UTC") -> dg.S
     @redact_exceptions
     def schedule(context: dg.ScheduleEvaluationContext) -> Any:
         graph = context.repository_def.asset_graph
-        row_source = table_source(graph, name)
-        definition, instance = _partitions(graph, name), context.instance
-        partitions, note = partitions_to_watch(name, definition, instance)
+        attestation, instance = table_key(graph, name), context.instance
+        row_source, definition = table_source(graph, attestation), graph.get(attestation).partitions_def
+        partitions, note = partitions_to_watch(attestation, definition, instance)
         if row_source is None:
             windows, time = isinstance(definition, dg.TimeWindowPartitionsDefinition), context.scheduled_execution_time
             decisions = [
-                decide(instance, name, one, "")
+                decide(instance, attestation, one, "")
                 if windows and one != partitions[-1]
                 else dg.RunRequest(run_key=f"{name}|{one}|{time}", partition_key=one)  # Dagster needs a key for each
                 for one in partitions
             ]
             return merged(context, decisions, note)
         key = context.resources.releases.key("fingerprints")
-        return merged(context, [_tick(instance, name, row_source, partition, key) for partition in partitions], note)
+        decisions = [_tick(instance, attestation, row_source, partition, key) for partition in partitions]
+        return merged(context, decisions, note)
 
     return schedule
 
 
 def _tick(
-    instance: dg.DagsterInstance, name: str, row_source: RowSource, partition: str | None, key: bytes
+    instance: dg.DagsterInstance, attestation: dg.AssetKey, row_source: RowSource, partition: str | None, key: bytes
 ) -> dg.RunRequest | dg.SkipReason:
     try:
         version = source_version(row_source, partition, key, instance)[FINGERPRINT]
     except InputError as error:
         return dg.SkipReason(str(error))
-    return decide(instance, name, partition, version)
+    return decide(instance, attestation, partition, version)
 
 
 def build_source_sensor(name: str, path: str, *, minimum_interval_seconds: int = 60) -> dg.SensorDefinition:
@@ -218,12 +228,13 @@ def build_source_sensor(name: str, path: str, *, minimum_interval_seconds: int =
     @redact_exceptions
     def source_sensor(context: dg.SensorEvaluationContext) -> Any:
         graph = _graph(context)
-        table_source(graph, name)
+        attestation = table_key(graph, name)
         seen: dict[str, list[str]] = _cursor(context, lambda look: [type(one) for one in look] == [str, str])
         key = context.resources.releases.key("fingerprints")
         decisions: list[dg.RunRequest | dg.SkipReason] = []
         known: dict[str, list[str]] = {}
-        partitions, note = partitions_to_watch(name, _partitions(graph, name), context.instance)
+        definition = graph.get(attestation).partitions_def
+        partitions, note = partitions_to_watch(attestation, definition, context.instance)
         for partition in partitions:
             slot = partition or ""
             try:
@@ -231,7 +242,7 @@ def build_source_sensor(name: str, path: str, *, minimum_interval_seconds: int =
             except InputError as error:
                 decisions.append(dg.SkipReason(str(error)))
                 continue
-            decisions.append(decide(context.instance, name, partition, known[slot][1]))
+            decisions.append(decide(context.instance, attestation, partition, known[slot][1]))
         context.update_cursor(json.dumps(known))
         return merged(context, decisions, note)
 
@@ -307,8 +318,3 @@ def _graph(context: dg.SensorEvaluationContext) -> Any:
     if context.repository_def is None:
         raise ConfigError("the sensor needs the code location that it belongs to.")
     return context.repository_def.asset_graph
-
-
-def _partitions(graph: Any, name: str) -> dg.PartitionsDefinition | None:
-    definition: dg.PartitionsDefinition | None = graph.get(dg.AssetKey([name, "attestation"])).partitions_def
-    return definition

@@ -212,13 +212,13 @@ def test_windows_that_ended_without_the_daemon_are_watched(
     done: list[str], watched: list[str], instance: dg.DagsterInstance
 ) -> None:
     judged(instance, *done)
-    assert sensors.partitions_to_watch("people", DAYS, instance) == (watched, "")
+    assert sensors.partitions_to_watch(dg.AssetKey(["people", "attestation"]), DAYS, instance) == (watched, "")
 
 
 @pytest.mark.parametrize("done", ["2026-04-21", "2026-01-05"])  # the second is before the windows that are looked at
 def test_older_windows_without_a_verdict_are_named(done: str, instance: dg.DagsterInstance) -> None:
     judged(instance, done)
-    watched, note = sensors.partitions_to_watch("people", DAYS, instance)
+    watched, note = sensors.partitions_to_watch(dg.AssetKey(["people", "attestation"]), DAYS, instance)
     assert watched == MAY[1:]
     first, n = ("2026-04-22", 10) if done == "2026-04-21" else ("2026-02-21", 70)
     assert f"the {n} partitions without a verdict from {first} to 2026-05-01 are not requested" in note
