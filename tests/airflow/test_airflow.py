@@ -21,6 +21,7 @@ import pandas as pd
 import pytest
 import yaml
 from planting import private, readable, traces
+from servers import postgres
 from sqlalchemy import NullPool, create_engine
 from standins import LENIENT, resources, run
 
@@ -28,7 +29,6 @@ from privacy_assets import TableSpec, build_privacy_assets, read_published
 from privacy_assets.cli.main import main
 from privacy_assets.gate.releases import ReleaseStore
 from privacy_assets.gate.statements import ReleaseTarget
-from tests.deployment.servers import postgres
 
 FUNCTIONS_APART = True
 HERE, ROOT = Path(__file__).parents[1] / "helpers", Path(__file__).parents[2]
