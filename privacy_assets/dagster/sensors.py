@@ -60,9 +60,9 @@ def partitions_to_watch(
     watched: list[str | None] = [keys[at] for at in (*reversed(missed), 0) if at < CATCH_UP]
     if not older:
         return watched, ""
-    name, several = attestation.path[-2], f"the {len(older)} partitions without a verdict"
-    text = f"{name}: {several} from {older[-1]} to {older[0]} are not requested"
-    return watched, f"{text}, because only the {CATCH_UP} latest ones are. Fix: launch a backfill of them."
+    text = f"the {len(older)} partitions without a verdict from {older[-1]} to {older[0]} are not requested"
+    fix = f"because only the {CATCH_UP} latest ones are. Fix: launch a backfill of them."
+    return watched, f"{attestation.path[-2]}: {text}, {fix}"
 
 
 def _latest_windows(definition: dg.TimeWindowPartitionsDefinition, last: str) -> list[str]:
