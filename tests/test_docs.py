@@ -402,7 +402,18 @@ folders, each of which can be elsewhere:
 
 The option or setting comes first, then a home that was named, then the environment; only for trusted keys the
 environment comes before the home. Commands and Airflow read the first two variables, Dagster those that the code names.
-If `releases` alone is named, commands and Airflow use the folders next to it.
+If `releases` alone is named, commands and Airflow use the folders next to it. Settings are not templates: `{{` or `{%`
+in one is an error.
+
+Other values come from these variables:
+
+| environment | value | setting |
+|---|---|---|
+| `PRIVACY_ASSETS_SIGNING_KEY` | signing key (PEM), instead of its file | `signing_key_variable`: another name |
+| `PRIVACY_ASSETS_SECRET` | secret of the split, instead of its file | `secret_variable`: another name |
+| `PRIVACY_ASSETS_REPORT_URL` | URL of your web server for reports | `report_url` |
+
+Without a report URL, reports have a path and no link. Airflow reads this variable, Dagster only if the code names it.
 
 The first run writes the id of the deployment to a file `.privacy-assets` in each folder, and the layout to that of the
 private folder. A folder of another deployment is refused, and so is a private folder that has contents and no marker,

@@ -23,17 +23,55 @@ from privacy_assets.pipeline.resolve import RowSource
 from privacy_assets.pipeline.row_sources import partition_path
 
 ATTEMPTS = 3
+CATCH_UP = 30  # latest time windows in which partitions without a verdict are requested
+REASONS = 5  # maximum number of skipped partitions whose reason is shown
+LOOK_BACK = 100  # latest time windows in which partitions without a verdict are looked for
 TAG = "privacy_assets/source"
 
 
-def partitions_to_watch(definition: dg.PartitionsDefinition | None, instance: dg.DagsterInstance) -> list[str | None]:
-    """Return the partitions to check: the latest time window, all of other partitions, or ``[None]`` without any."""
+def partitions_to_watch(
+    attestation: dg.AssetKey, definition: dg.PartitionsDefinition | None, instance: dg.DagsterInstance
+) -> tuple[list[str | None], str]:
+    """Return the partitions to check, ``[None]`` for an unpartitioned table.
+
+    Of time windows, these are the latest one and, among the ``CATCH_UP`` latest, those without a verdict after the
+    oldest one with a verdict: they ended while the daemon was not running.
+
+    Args:
+        attestation: Key of the attestation of the table.
+        definition: Partitions, or None.
+        instance: Dagster instance.
+
+    Returns:
+        The partitions, and a sentence about older ones without a verdict, or "".
+    """
     if definition is None:
-        return [None]
-    if isinstance(definition, dg.TimeWindowPartitionsDefinition):
-        last = definition.get_last_partition_key()
-        return [last] if last is not None else []
-    return list(definition.get_partition_keys(dynamic_partitions_store=instance))
+        return [None], ""
+    if not isinstance(definition, dg.TimeWindowPartitionsDefinition):
+        return list(definition.get_partition_keys(dynamic_partitions_store=instance)), ""
+    last = definition.get_last_partition_key()
+    judged = instance.get_materialized_partitions(attestation)
+    if last is None or not judged:
+        return [] if last is None else [last], ""
+    keys = _latest_windows(definition, last)
+    since = max((at for at, key in enumerate(keys) if key in judged), default=len(keys))
+    missed = [at for at in range(1, since) if keys[at] not in judged]
+    older = [keys[at] for at in missed if at >= CATCH_UP]
+    watched: list[str | None] = [keys[at] for at in (*reversed(missed), 0) if at < CATCH_UP]
+    if not older:
+        return watched, ""
+    text = f"the {len(older)} partitions without a verdict from {older[-1]} to {older[0]} are not requested"
+    fix = f"because only the {CATCH_UP} latest ones are. Fix: launch a backfill of them."
+    return watched, f"{attestation.path[-2]}: {text}, {fix}"
+
+
+def _latest_windows(definition: dg.TimeWindowPartitionsDefinition, last: str) -> list[str]:
+    """Return the latest ``LOOK_BACK`` keys, the latest first."""
+    keys, window = [last], definition.time_window_for_partition_key(last)
+    while len(keys) < LOOK_BACK and (before := definition.get_prev_partition_window(window.start)) is not None:
+        keys.append(definition.get_partition_key(before.start))
+        window = before
+    return keys
 
 
 def decide(
@@ -73,14 +111,24 @@ def decide(
     return dg.RunRequest(run_key=f"{mark}|{since:.6f}|{attempts + 1}", partition_key=partition, tags={TAG: mark})
 
 
-def merged(decisions: Iterable[dg.RunRequest | dg.SkipReason]) -> list[dg.RunRequest] | dg.SkipReason:
-    """Return all run requests, or the combined reasons if there are none."""
+def merged(context: Any, decisions: Iterable[dg.RunRequest | dg.SkipReason], note: str) -> Any:
+    """Return all run requests, or the combined reasons if there are none.
+
+    Args:
+        context: Context of the tick. With requests, its log gets the reasons.
+        decisions: Decision for each partition, the latest one last.
+        note: Sentence about partitions that are not checked, or "".
+    """
     found = list(decisions)
     requests = [decision for decision in found if isinstance(decision, dg.RunRequest)]
-    if requests:
-        return requests
-    reasons = [decision.skip_message or "" for decision in found if isinstance(decision, dg.SkipReason)]
-    return dg.SkipReason(" ".join(reasons) or "there is no partition to check.")
+    reasons = [decision.skip_message or "" for decision in reversed(found) if isinstance(decision, dg.SkipReason)]
+    more = f"{len(reasons) - REASONS} more partitions are skipped." if len(reasons) > REASONS else ""
+    text = " ".join(filter(None, [*reasons[:REASONS], more, note]))
+    if not requests:
+        return dg.SkipReason(text or "there is no partition to check.")
+    if text:
+        context.log.info(text)
+    return requests
 
 
 def _latest(instance: dg.DagsterInstance, key: dg.AssetKey, partition: str | None) -> Any:
@@ -97,9 +145,10 @@ def _fingerprint(record: Any) -> str:
 def build_table_schedule(name: str, cron: str, *, timezone: str = "UTC") -> dg.ScheduleDefinition:
     """Build a schedule that runs the pipeline of a table if its source has changed since the last verdict.
 
-    It checks the latest partition if partitions are time windows, and otherwise all partitions. After three attempts
-    without a verdict it stops launching runs on the same source. A table with external synthetic rows has no source, so
-    it runs at every tick. The schedule is stopped by default.
+    It checks all partitions. Of time windows, it checks the latest one, and those of the latest 30 that have no verdict
+    although an earlier one has: it requests what ended while the daemon was not running, and names older ones. After
+    three attempts without a verdict it stops launching runs on the same source. A table with external synthetic rows
+    has no source, so it runs at every tick. The schedule is stopped by default.
 
     Args:
         name: Name of the table.
@@ -121,13 +170,21 @@ def build_table_schedule(name: str, cron: str, *, timezone: str = "UTC") -> dg.S
     @redact_exceptions
     def schedule(context: dg.ScheduleEvaluationContext) -> Any:
         graph = context.repository_def.asset_graph
-        attestation = table_key(graph, name)
-        row_source = table_source(graph, attestation)
-        partitions = partitions_to_watch(graph.get(attestation).partitions_def, context.instance)
+        attestation, instance = table_key(graph, name), context.instance
+        row_source, definition = table_source(graph, attestation), graph.get(attestation).partitions_def
+        partitions, note = partitions_to_watch(attestation, definition, instance)
         if row_source is None:
-            return [dg.RunRequest(partition_key=partition) for partition in partitions]
+            windows, time = isinstance(definition, dg.TimeWindowPartitionsDefinition), context.scheduled_execution_time
+            decisions = [
+                decide(instance, attestation, one, "")
+                if windows and one != partitions[-1]
+                else dg.RunRequest(run_key=f"{name}|{one}|{time}", partition_key=one)  # Dagster needs a key for each
+                for one in partitions
+            ]
+            return merged(context, decisions, note)
         key = context.resources.releases.key("fingerprints")
-        return merged(_tick(context.instance, attestation, row_source, partition, key) for partition in partitions)
+        decisions = [_tick(instance, attestation, row_source, partition, key) for partition in partitions]
+        return merged(context, decisions, note)
 
     return schedule
 
@@ -146,8 +203,8 @@ def build_source_sensor(name: str, path: str, *, minimum_interval_seconds: int =
     """Build a sensor that runs the pipeline of a table when files have changed.
 
     It compares path, size and modification time (in object stores, the entity tag) and reads the files only if one of
-    them changed. After three attempts without a verdict it stops launching runs on the same content. The sensor is
-    stopped by default.
+    them changed. It checks the same partitions as :func:`build_table_schedule`. After three attempts without a verdict
+    it stops launching runs on the same content. The sensor is stopped by default.
 
     Args:
         name: Name of the table.
@@ -177,7 +234,9 @@ def build_source_sensor(name: str, path: str, *, minimum_interval_seconds: int =
         key = context.resources.releases.key("fingerprints")
         decisions: list[dg.RunRequest | dg.SkipReason] = []
         known: dict[str, list[str]] = {}
-        for partition in partitions_to_watch(graph.get(attestation).partitions_def, context.instance):
+        definition = graph.get(attestation).partitions_def
+        partitions, note = partitions_to_watch(attestation, definition, context.instance)
+        for partition in partitions:
             slot = partition or ""
             try:
                 known[slot] = _look(partition_path(path, partition), seen.get(slot), key)
@@ -186,7 +245,7 @@ def build_source_sensor(name: str, path: str, *, minimum_interval_seconds: int =
                 continue
             decisions.append(decide(context.instance, attestation, partition, known[slot][1]))
         context.update_cursor(json.dumps(known))
-        return merged(decisions)
+        return merged(context, decisions, note)
 
     return source_sensor
 
