@@ -23,6 +23,7 @@ _HOMES = {
     "build_source_sensor": "privacy_assets.dagster.sensors",
     "build_run_failure_sensor": "privacy_assets.dagster.sensors",
     "build_table_schedule": "privacy_assets.dagster.sensors",
+    "resources": "privacy_assets.dagster.resources",
     "frozen_config": "privacy_assets.dagster.frozen_config",
     "PrivacyGate": "privacy_assets.dagster.component",
     "GpuResource": "privacy_assets.dagster.resources",

@@ -2,12 +2,7 @@
 
 import dagster as dg
 
-from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource, frozen_config
+from privacy_assets import frozen_config, resources
 
-RESOURCES = {
-    "io_manager": PrivacyIOManager(),  # default IO manager; Dagster's unpickles from a path that a run can set
-    "privacy_io": PrivacyIOManager(),
-    "releases": ReleaseResource(),
-    "gpu": GpuResource(),
-}
+RESOURCES = resources()
 EXECUTOR = frozen_config(dg.in_process_executor)

@@ -8,25 +8,22 @@ import os
 
 import dagster as dg
 
-from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource, frozen_config
+from privacy_assets import PrivacyIOManager, ReleaseResource, frozen_config, resources
 
 PRELOADED = ["privacy_assets.dagster.definitions", "scipy.stats", "great_expectations", "sklearn.tree", "torch"]
-STORAGE = PrivacyIOManager(
-    base=dg.EnvVar("PRIVACY_ASSETS_STORAGE"),
-    releases=dg.EnvVar("PRIVACY_ASSETS_RELEASES"),
-    trusted_keys=dg.EnvVar("PRIVACY_ASSETS_TRUSTED_KEYS"),
-    report_url=os.environ.get("PRIVACY_ASSETS_REPORT_URL"),
-)
-RESOURCES = {
-    "io_manager": STORAGE,  # default of assets; Dagster's own one unpickles from a path that run configuration can set
-    "privacy_io": STORAGE,
-    "releases": ReleaseResource(
+RESOURCES = resources(
+    privacy_io=PrivacyIOManager(
+        base=dg.EnvVar("PRIVACY_ASSETS_STORAGE"),
+        releases=dg.EnvVar("PRIVACY_ASSETS_RELEASES"),
+        trusted_keys=dg.EnvVar("PRIVACY_ASSETS_TRUSTED_KEYS"),
+        report_url=os.environ.get("PRIVACY_ASSETS_REPORT_URL"),
+    ),
+    releases=ReleaseResource(
         releases=dg.EnvVar("PRIVACY_ASSETS_RELEASES"),
         private=dg.EnvVar("PRIVACY_ASSETS_PRIVATE"),
         signing_key=os.environ.get("PRIVACY_ASSETS_SIGNING_KEY_FILE"),
         trusted_keys=dg.EnvVar("PRIVACY_ASSETS_TRUSTED_KEYS"),
     ),
-    "gpu": GpuResource(),
-}
+)
 STEPS = {"max_concurrent": 2, "start_method": {"forkserver": {"preload_modules": PRELOADED}}}
 EXECUTOR = frozen_config(dg.multiprocess_executor, STEPS)

@@ -99,6 +99,23 @@ def test_every_url_of_a_spec_is_looked_at(url: str) -> None:
         assert refused(lambda spec=spec: TableSpec(name="t", **spec)).startswith("table t, ")
 
 
+@pytest.mark.parametrize("text", ["/srv/{{ var.value.gate }}/x.parquet", "{% if x %}a{% endif %}"])
+def test_a_template_in_any_setting_is_refused_and_makes_no_folder(text: str, tmp_path: Path) -> None:
+    specs: list[dict[str, Any]] = [{"source": text}, {"policy": text}, {"data": {"source": Path(text)}}]
+    specs += [{"source": "demo", "subject": text}, {"source": "demo", "run": {"airflow_pool": text}}]
+    specs += [{"source": "demo", "generator": {"name": "command", "settings": {"command": ["python", text]}}}]
+    for spec in specs:
+        with pytest.raises(ConfigError, match=r"table t, .*is a template, and settings are not rendered"):
+            TableSpec(name="t", **spec)
+    here = str(tmp_path / text.strip("/"))
+    for field in ("home", "releases"):
+        with pytest.raises(ConfigError, match="is a template"):
+            ReleaseResource(**{field: here}).open()
+    with pytest.raises(ConfigError, match="is a template"):
+        read_published(here, "t")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("url", [WITH[0], WITH[5]])
 def test_every_url_of_a_deployment_is_looked_at(url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for field in ("home", "releases", "private", "trusted_keys", "signing_key"):

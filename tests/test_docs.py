@@ -248,6 +248,7 @@ BLOCKS = {
     "docs/api.md": {"{eval-rst}": "tests/test_site.py"},
     "docs/audit.md": {"sh": "tests/test_docs.py"},
     "docs/controls.md": {"sh": "tests/test_docs.py", "bash": "the job runs in tests/dagster, with a smaller table"},
+    "docs/downstream.md": {"sh": "tests/dagster/test_downstream.py", "python": "tests/test_docs.py"},
     "docs/filters.md": {"python": "tests/test_docs.py"},
     "docs/generators.md": {
         "sh": "tests/test_docs.py",
@@ -285,6 +286,13 @@ def test_every_block_is_used_by_a_test_or_has_a_reason() -> None:
     assert found == {page: set(given) for page, given in BLOCKS.items()}
     used = {where for given in BLOCKS.values() for where in given.values() if where.startswith("tests/")}
     assert [where for where in used if not (ROOT / where).is_file()] == []
+
+
+def test_the_python_of_the_page_on_downstream_assets_loads() -> None:
+    names: dict[str, object] = {}
+    for code in blocks(ROOT / "docs" / "downstream.md", "python"):
+        exec(compile(code, "downstream.md", "exec"), names)
+    dg.Definitions.validate_loadable(names["defs"])
 
 
 def test_the_yaml_of_the_pages_loads(folder: Path) -> None:
@@ -394,7 +402,18 @@ folders, each of which can be elsewhere:
 
 The option or setting comes first, then a home that was named, then the environment; only for trusted keys the
 environment comes before the home. Commands and Airflow read the first two variables, Dagster those that the code names.
-If `releases` alone is named, commands and Airflow use the folders next to it.
+If `releases` alone is named, commands and Airflow use the folders next to it. Settings are not templates: `{{` or `{%`
+in one is an error.
+
+Other values come from these variables:
+
+| environment | value | setting |
+|---|---|---|
+| `PRIVACY_ASSETS_SIGNING_KEY` | signing key (PEM), instead of its file | `signing_key_variable`: another name |
+| `PRIVACY_ASSETS_SECRET` | secret of the split, instead of its file | `secret_variable`: another name |
+| `PRIVACY_ASSETS_REPORT_URL` | URL of your web server for reports | `report_url` |
+
+Without a report URL, reports have a path and no link. Airflow reads this variable, Dagster only if the code names it.
 
 The first run writes the id of the deployment to a file `.privacy-assets` in each folder, and the layout to that of the
 private folder. A folder of another deployment is refused, and so is a private folder that has contents and no marker,

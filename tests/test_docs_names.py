@@ -194,7 +194,8 @@ def calls(piece: Piece) -> Iterator[str]:
         name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
         given = {one.arg for one in node.keywords if one.arg}
         if name in public():
-            yield from (f"{name}({one}=)" for one in sorted(given - accepted(name)))
+            known = given if name == "resources" else accepted(name)  # resources have any key
+            yield from (f"{name}({one}=)" for one in sorted(given - known))
         elif piece.language is None:
             yield from (f"{name}({one})" for one in sorted(({name} - identifiers()) | (given - keywords())))
 

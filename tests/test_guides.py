@@ -218,7 +218,7 @@ def test_each_table_has_its_group(guide: Callable[[str], Guide]) -> None:
     page.follow()
     graph = page.definitions().resolve_asset_graph()
     groups = {key.path[0]: graph.get(key).group_name for key in graph.get_all_asset_keys()}
-    assert groups == {"patients": "patients", "visits": "visits"}
+    assert groups == {"patients": "patients", "visits": "hospital"}
 
 
 @pytest.mark.slow

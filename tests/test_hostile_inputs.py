@@ -253,7 +253,7 @@ def _set(name: str) -> Callable[[str, Any], None]:
 DOORS: list[tuple[Callable[[str, Any], None], tuple[str, ...]]] = [
     (_evaluated, tuple(EVALUATE)),
     (_defined, TABLE),
-    (_in_dagster, ("assets", "gpu_tags", "partitions_def", "owners", "tags", "group_name")),
+    (_in_dagster, ("assets", "gpu_tags", "partitions_def", "owners", "tags", "group_name", "key_prefix")),
     (_limited, LIMIT),
     (_made, LIMIT),
     (lambda _, value: Table.read(value), ("",)),

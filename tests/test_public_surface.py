@@ -36,6 +36,7 @@ NAMES = {
     "on_ray",
     "power_analysis",
     "read_published",
+    "resources",
 }
 
 

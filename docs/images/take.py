@@ -20,7 +20,7 @@ from urllib.parse import quote
 ROOT, BIN = Path(__file__).parents[2], Path(sys.executable).parent
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 ONE_TABLE = 'key:"patients_leak/*" and not key:"*/leak_study"'
-OPENED = ",".join(f"global@global:{group}" for group in ("data", "attacks", "gate"))
+OPENED = "global@global:patients_leak"
 PICTURES = {  # the page, and width and height in pixels
     "lineage": (f"asset-groups~{quote(ONE_TABLE, safe='')}?expanded={OPENED}", "2200,2300"),
     "blocked": ("assets/patients_leak/attestation", "1900,1350"),

@@ -24,7 +24,14 @@ from privacy_assets.gate.deployment import SECRET_VARIABLE, Deployment, Deployme
 from privacy_assets.gate.keys import TrustedKeys
 from privacy_assets.gate.releases import TRUSTED_VARIABLE
 from privacy_assets.gate.statements import ReleaseTarget
-from privacy_assets.infra.objects import Location, ObjectPath, check_no_credentials, location, path_text
+from privacy_assets.infra.objects import (
+    Location,
+    ObjectPath,
+    check_no_credentials,
+    check_no_template,
+    location,
+    path_text,
+)
 from privacy_assets.infra.progress import Lines
 from privacy_assets.pipeline.partitions import KeyPartitions, Partitions, as_partitions
 from privacy_assets.pipeline.resolve import ResolvedTable
@@ -37,6 +44,7 @@ if TYPE_CHECKING:
 
 
 REPORT_URL_VARIABLE = "PRIVACY_ASSETS_REPORT_URL"
+WEB = ("https://", "http://")
 _BACKEND = "secrets:"
 
 
@@ -55,7 +63,7 @@ class AirflowDeployment(DeploymentSettings):
         values: Folder for values passed between steps, which contain private rows. The next run deletes values more
             than a day old. None: ``values`` in the private folder.
         report_url: URL under which your web server serves the folders ``reports`` in ``values``, and no other content
-            of it. None: PRIVACY_ASSETS_REPORT_URL, otherwise links lead to the files.
+            of it. None: PRIVACY_ASSETS_REPORT_URL, otherwise reports have a path and no link.
         store_conn_id: Connection with the credentials of an S3 store: login (key), password (secret) and optionally
             ``token`` (session token) in its extra. Other fields are ignored.
         device: "auto", "cpu", "cuda", "cuda:N" or "mps". Steps lease an accelerator while they use it.
@@ -74,7 +82,7 @@ class AirflowDeployment(DeploymentSettings):
     def _check(self) -> Self:
         named = {name: getattr(self, name) for name in ("home", "releases", "private", "trusted_keys", "values")}
         places = [self.locate(given, name) for name, given in named.items() if given is not None]
-        check_no_credentials(self.report_url or "")
+        _check_report_url(self.report_url, "report_url")
         key = self.signing_key or ""
         if key and not key.startswith(_BACKEND) and isinstance(self.locate(key, "signing_key"), ObjectPath):
             raise ConfigError(
@@ -88,6 +96,8 @@ class AirflowDeployment(DeploymentSettings):
             raise ConfigError(
                 f"secret: a DAG file must not contain the secret. Fix: set {_BACKEND}NAME, or {SECRET_VARIABLE}."
             )
+        for _, given in self:
+            _check_no_template(given)
         return self
 
     def __str__(self) -> str:
@@ -160,6 +170,7 @@ class AirflowDeployment(DeploymentSettings):
         if self.signing_key is not None and self.signing_key.startswith(_BACKEND):
             return self.model_copy(update={"signing_key": None}).open()
         self._check_trusted_variable()  # an error before the first step
+        _check_report_url(os.environ.get(REPORT_URL_VARIABLE), REPORT_URL_VARIABLE)
         return super().open()
 
     def values_of(self, deployment: Deployment) -> Location:
@@ -171,7 +182,7 @@ class AirflowDeployment(DeploymentSettings):
         return deployment.private / "values" if self.values is None else self.locate(self.values, "values")
 
     def page(self, report: Location, values: Location) -> str:
-        """Return the address of a report: below the report URL if set, otherwise the address of the file.
+        """Return the address of a report: below the report URL if set, otherwise the path or URL of the file.
 
         Args:
             report: Folder of the report.
@@ -182,7 +193,7 @@ class AirflowDeployment(DeploymentSettings):
         if url:
             check_no_credentials(url)
             return f"{url.rstrip('/')}/{quote(str(file).removeprefix(str(values)).lstrip('/'))}"
-        return file.as_uri() if isinstance(file, Path) else str(file)
+        return str(file)
 
     @contextmanager
     def credentials(self) -> Iterator[None]:
@@ -216,6 +227,20 @@ class AirflowDeployment(DeploymentSettings):
                 conf.pop(protocol, None)
                 if settings is not None:
                     conf[protocol] = settings
+
+
+def _check_no_template(given: object) -> None:
+    """Raise ConfigError if the value of a setting, or a key of partitions, is a template."""
+    for text in given.keys if isinstance(given, KeyPartitions) else [given]:
+        if isinstance(text, str):
+            check_no_template(text)
+
+
+def _check_report_url(url: str | None, setting: str) -> None:
+    """Raise ConfigError unless the URL can be a link in the UI, which shows no other links."""
+    check_no_credentials(url or "")
+    if url and not url.startswith(WEB):
+        raise ConfigError(f"{setting}: {safe_repr(url)} is not the URL of a web server. Fix: start it with https://.")
 
 
 def _set(variables: Mapping[str, str | None]) -> None:
@@ -328,6 +353,7 @@ class AirflowTable:
         if isinstance(table, Path) or (isinstance(table, str) and table.endswith(_FILES)):
             table = TableSpec.load(table)
         spec, settings, known = spec_of(table, **short), AirflowDeployment.of(deployment), as_partitions(partitions)
+        _check_no_template(known)
         return cls(ResolvedTable.of(spec, partitioned=known is not None), settings, known)
 
     def __str__(self) -> str:

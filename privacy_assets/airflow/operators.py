@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from airflow.sdk import Asset, BaseOperator, BaseOperatorLink
 
-from privacy_assets.airflow.deployment import AirflowDeployment, AirflowTable
+from privacy_assets.airflow.deployment import WEB, AirflowDeployment, AirflowTable
 from privacy_assets.errors import ConfigError, InputError, MissingPackage, PublicationRefused, did_you_mean, with_advice
 from privacy_assets.gate.attestation import refusal
 from privacy_assets.gate.releases import Release
+from privacy_assets.infra.objects import check_no_template
 from privacy_assets.pipeline.redaction import redact, redact_thread_errors, suppress_output, without_values
 from privacy_assets.pipeline.spec import TableSpec
 from privacy_assets.pipeline.steps import ATTEST, PUBLISH, Task, run_table, tasks, timed, upstream
@@ -66,6 +67,7 @@ def _safe_exception(error: BaseException) -> BaseException:
 
 Table = AirflowTable | TableSpec | str | Path
 _XCOM = "return_value"
+REPORT = "privacy_report"  # key of the XCom with the address of the report
 PUBLISHES = (
     "Publishes the table after verifying the signed verdict, policy, failure records and bytes. It does not"
     " rely on state, XCom values or events of Airflow. Until it succeeds, the previous release stays current."
@@ -94,10 +96,12 @@ class PrivacyReportLink(BaseOperatorLink):
     name = "Privacy report"
 
     def get_link(self, operator: BaseOperator, *, ti_key: Any) -> str:
-        """Return the address of the report, or "" before there is one. Airflow calls this on the worker when the task
-        ends.
+        """Return the URL of the report, or "" if there is none. Airflow calls this on the worker when the task ends.
+
+        A path is not returned, because browsers do not open files from a web page.
         """
-        return str(getattr(operator, "page", ""))
+        page = str(getattr(operator, "page", ""))
+        return page if page.startswith(WEB) else ""
 
 
 @dataclass(frozen=True)
@@ -125,6 +129,7 @@ class _GateOperator(BaseOperator):
     template_fields: ClassVar[Sequence[str]] = ()
     ui_color = "#e4f0e8"
     outlets: list[Any]
+    page = ""  # address of the report
 
     def __init__(
         self,
@@ -138,9 +143,23 @@ class _GateOperator(BaseOperator):
         partitions: Any = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(
+            **{"logger_name": "privacy_assets", **kwargs}
+        )  # short, because each line of a log ends with it
         short = {"source": source, "subject": subject, "generator": generator, "policy": policy}
         self.gated = AirflowTable.of(table, deployment, partitions, **short)
+        self._lineage = dict[str, str]()  # of the published release
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """Return inlets and outlets for OpenLineage, with id and verdict of the release, or None without a release.
+
+        Args:
+            task_instance: Not used. The OpenLineage provider passes it.
+        """
+        from privacy_assets.airflow.lineage import operator_lineage
+
+        asset = release_asset(str(self.gated))
+        return operator_lineage(self.inlets, self.outlets, asset, self._lineage) if asset in self.outlets else None
 
     @redact_exceptions
     def execute(self, context: Context) -> Any:
@@ -157,6 +176,8 @@ class _GateOperator(BaseOperator):
         self._log = self.log.bind() if hasattr(self.log, "bind") else self.log
         with suppress_output(), self.gated.deployment.credentials(), self._workers():
             done = self._work(self.gated.stored(context, self.log.info), context)
+        if self.page:
+            context["ti"].xcom_push(key=REPORT, value=self.page)
         for line in done.last_lines:
             self.log.info(line)
         if done.refusal is not None:
@@ -222,7 +243,9 @@ class _GateOperator(BaseOperator):
             event = context["outlet_events"][asset]
             event.extra = dict(told)
             with suppress(PublicationRefused):  # a hash that cannot be read does not undo the publication
-                event.extra["sha256"] = release.opened(run.target, run.gate.key.trusted).sha256
+                stated = release.opened(run.target, run.gate.key.trusted)
+                event.extra["sha256"] = stated.sha256
+                self._lineage = {"release": release.id, "verdict": stated.verdict, "sha256": stated.sha256}
             if run.target.partition is not None and hasattr(event, "add_partitions"):  # Airflow 3.2 or later
                 event.add_partitions(run.target.partition)
         return _Done(told, (*lines, f"release {release.id} of {run.target} is published"))
@@ -308,6 +331,7 @@ class PrivacyPublishOperator(_GateOperator):
     def __init__(self, *, attested_by: str, **kwargs: Any) -> None:
         super().__init__(**{"doc_md": PUBLISHES, **kwargs})
         self.outlets = [*self.outlets, release_asset(str(self.gated))]
+        check_no_template(attested_by)
         self.attested_by = attested_by
 
     def _work(self, stored: StoredRun, context: Context) -> _Done:

@@ -20,4 +20,11 @@ def get_provider_info() -> dict[str, Any]:
         "sensors": [{**integration, "python-modules": [f"{place}.sensor"]}],
         "triggers": [{**integration, "python-modules": [f"{place}.sensor"]}],
         "extra-links": [f"{place}.operators.PrivacyReportLink"],
+        "asset-uris": [
+            {
+                "schemes": ["x-privacy-assets"],
+                "handler": None,
+                "to_openlineage_converter": f"{place}.lineage.release_dataset",
+            }
+        ],
     }

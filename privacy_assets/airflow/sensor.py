@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import BaseSensorOperator, PokeReturnValue
+from airflow.sdk import BaseSensorOperator, PokeReturnValue, XComArg
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from privacy_assets.airflow.deployment import AirflowDeployment
 from privacy_assets.airflow.operators import redact_exceptions
-from privacy_assets.errors import ConfigError, InputError, for_readers
+from privacy_assets.errors import ConfigError, InputError, for_readers, safe_repr
 from privacy_assets.gate.keys import TrustedKeys
 from privacy_assets.gate.releases import ReleaseStore, check_bytes
 from privacy_assets.gate.statements import ReleaseTarget
-from privacy_assets.infra.objects import Location, location
+from privacy_assets.infra.objects import Location, check_no_template, is_template, location
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -32,8 +32,9 @@ class ReleaseSensor(BaseSensorOperator):
 
     Args:
         table: Name of the table.
-        partition: Partition of the release. None: unpartitioned.
-        newer_than: Only accept releases attested after this time, which must have a time zone.
+        partition: Partition of the release. None: unpartitioned. Template.
+        newer_than: Only accept releases attested after this time, which must have a time zone. A datetime, or a string
+            in ISO format. Template, such as ``"{{ data_interval_end }}"``.
         deployment: An :class:`AirflowDeployment`, of which releases and trusted keys are used, or the folder of
             releases.
         deferrable: True: wait in the triggerer instead of a worker, with the credentials of the triggerer's
@@ -41,10 +42,11 @@ class ReleaseSensor(BaseSensorOperator):
         **kwargs: Arguments of ``BaseSensorOperator``.
 
     Raises:
-        ConfigError: If ``newer_than`` has no time zone, or ``deferrable`` is combined with ``store_conn_id``.
+        ConfigError: If ``newer_than`` is not a time with a time zone, another setting is a template, or ``deferrable``
+            is combined with ``store_conn_id``.
     """
 
-    template_fields: ClassVar[Sequence[str]] = ()
+    template_fields: ClassVar[Sequence[str]] = ("partition", "newer_than")
     ui_color = "#e4f0e8"
 
     def __init__(
@@ -52,21 +54,24 @@ class ReleaseSensor(BaseSensorOperator):
         *,
         table: str,
         partition: str | None = None,
-        newer_than: datetime | None = None,
+        newer_than: datetime | str | None = None,
         deployment: AirflowDeployment | str | Path | None = None,
         deferrable: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.target, self.newer_than, self.deferrable = ReleaseTarget(table, partition), newer_than, deferrable
+        check_no_template(table)
+        self.table, self.partition, self.newer_than, self.deferrable = table, partition, newer_than, deferrable
         self.deployment = AirflowDeployment.of(deployment)
         if deferrable and self.deployment.store_conn_id is not None:
             raise ConfigError("ReleaseSensor: deferrable and store_conn_id cannot be combined. Fix: remove one.")
-        if newer_than is not None and newer_than.tzinfo is None:
-            raise ConfigError(
-                "ReleaseSensor: newer_than has no time zone. Fix: add one, for example datetime(2026, 1, 1,"
-                " tzinfo=UTC)."
-            )
+        if not isinstance(newer_than, XComArg) and not is_template(str(newer_than)):
+            _time(newer_than)
+
+    @property
+    def target(self) -> ReleaseTarget:
+        """Table and partition, after the template was rendered."""
+        return ReleaseTarget(self.table, self.partition)
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Check once.
@@ -105,13 +110,32 @@ class ReleaseSensor(BaseSensorOperator):
         """Return the current release after verification, or None if none is new enough."""
         with self.deployment.store_credentials():
             root, trusted = self.deployment.release_folder(), self.deployment.trusted(reading=True)
-            return _verified(root, self.target, trusted, self.newer_than)
+            return _verified(root, self.target, trusted, _time(self.newer_than))
 
     @redact_exceptions
     def _watched(self) -> tuple[str, str, str | None, str | None]:
         """Return the location watched by the trigger and the id of its current release."""
         root = self.deployment.release_folder()
         return str(root), self.target.table, self.target.partition, _current(root, self.target)
+
+
+def _time(given: object) -> datetime | None:
+    """Return a time of the DAG, or the one that a template was rendered to.
+
+    Raises:
+        ConfigError: If it is neither None nor a time with a time zone.
+    """
+    found = given
+    if isinstance(given, str):
+        try:
+            found = datetime.fromisoformat(given)
+        except ValueError:
+            found = given
+    if found is None or (isinstance(found, datetime) and found.tzinfo is not None):
+        return found
+    fault = "has no time zone" if isinstance(found, date) else f"is {safe_repr(given)}, not a time"
+    fix = "set a time with a time zone, for example datetime(2026, 1, 1, tzinfo=UTC)"
+    raise ConfigError(f"ReleaseSensor: newer_than {fault}. Fix: {fix}.")
 
 
 def _verified(

@@ -22,7 +22,7 @@ _DOCS = {
     "prepare": "Prepares, verifies and signs all tables once, for all scores.",
     "score": "Measures one metric: how much the table discloses about people. The result is signed.",
     ATTEST: "Evaluates the policy on all scores, and signs the verdict. It fails if a limit does not hold. The log ends"
-    " with the limits and advice, and **Privacy report** opens the page.",
+    " with the limits, advice, and the address of the report.",
 }
 
 

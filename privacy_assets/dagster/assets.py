@@ -10,6 +10,7 @@ import pandas as pd
 
 from privacy_assets.dagster.context import device_of, op_tags, resource_keys, run_of, target_of, workers_of
 from privacy_assets.dagster.failures import REFUSALS, checked_step, error_text, failure, is_final, refused_check
+from privacy_assets.dagster.frozen_config import RELEASES
 from privacy_assets.dagster.metadata import HOLDS, RELEASED, check_name, events, limit_sentence
 from privacy_assets.dagster.table import CHECK, AssetSource, DagsterTable, key_of, source_metadata, source_version
 from privacy_assets.errors import InputError
@@ -20,7 +21,7 @@ from privacy_assets.pipeline.steps import Task, grouped_tasks
 from privacy_assets.policy import Limit
 from privacy_assets.tables.table import Table
 
-IO_KEY, RELEASES = "privacy_io", "releases"
+IO_KEY = "privacy_io"
 PRIVATE = dg.PythonObjectDagsterType(Table, name="PrivacyAssetsPrivateTable")
 # IO managers are asked for a DataFrame. Tables of other libraries are accepted as well.
 GIVEN = dg.DagsterType(lambda _context, _value: True, name="PrivacyAssetsTable", typing_type=pd.DataFrame)
@@ -50,7 +51,7 @@ def labels(table: DagsterTable, asset: str, *kinds: str) -> dict[str, Any]:
     """Return the arguments of ``dg.asset`` and ``dg.AssetOut`` that all assets of a table share."""
     return {
         "key": table.key(asset),
-        "group_name": table.group(asset),
+        "group_name": table.group_name,
         "owners": list(table.owners) or None,
         "tags": dict(table.tags),
         "kinds": {"privacy", *kinds},

@@ -8,7 +8,7 @@ import pandas as pd
 
 from privacy_assets.dagster.assets import PRIVATE, RELEASES, asset_ins
 from privacy_assets.dagster.context import GPU, device_of, run_of, target_of
-from privacy_assets.dagster.failures import checked_step, redact_exceptions
+from privacy_assets.dagster.failures import checked_step, redact_step
 from privacy_assets.dagster.metadata import check_name, limit_result, limit_sentence
 from privacy_assets.dagster.table import CHECK, DagsterTable, resolve_tags
 from privacy_assets.errors import ConfigError
@@ -245,7 +245,7 @@ def build_privacy_checks(
 # Dagster reads the input types from the signature, so each case needs its own function.
 def _with_reference(arguments: dict[str, Any], measured: Any) -> dg.AssetChecksDefinition:
     @dg.multi_asset_check(**arguments)
-    @redact_exceptions
+    @redact_step
     def privacy(
         context: dg.AssetCheckExecutionContext,
         train: pd.DataFrame,
@@ -262,7 +262,7 @@ def _with_reference(arguments: dict[str, Any], measured: Any) -> dg.AssetChecksD
 
 def _without_reference(arguments: dict[str, Any], measured: Any) -> dg.AssetChecksDefinition:
     @dg.multi_asset_check(**arguments)
-    @redact_exceptions
+    @redact_step
     def privacy(
         context: dg.AssetCheckExecutionContext, train: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame
     ) -> Iterator[dg.AssetCheckResult]:

@@ -64,20 +64,15 @@ Tags = Annotated[
 RESOURCES = '''"""Resources of the privacy pipelines: storage, releases and the device."""
 
 import dagster as dg
-from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource, frozen_config
+from privacy_assets import frozen_config, resources
 
 
 @dg.definitions
 def privacy_resources() -> dg.Definitions:
     return dg.Definitions(
-        resources={
-            # For assets without an io_manager_key. The gate requires frozen configuration: users who launch a run can
-            # configure other resources, and so unpickle any file or read any environment variable.
-            "io_manager": frozen_config(dg.FilesystemIOManager()),
-            "privacy_io": PrivacyIOManager(),
-            "releases": ReleaseResource(),
-            "gpu": GpuResource(),
-        },
+        # Add your own here. `resources` freezes them: otherwise users who launch a run could make an IO manager
+        # unpickle any file, or have an environment variable displayed.
+        resources=resources(io_manager=dg.FilesystemIOManager()),
         executor=frozen_config(dg.multiprocess_executor),
     )
 '''
@@ -164,7 +159,8 @@ class PrivacyGate(dg.Component, dg.Model, dg.Resolvable):
         gpu_tags: Op tags of the steps that can use a device.
         owners: Owners of all assets.
         tags: Tags of all assets.
-        group_name: Group of all assets. None: ``data``, ``attacks`` and ``gate``.
+        group_name: Group of all assets. None: the name of the table.
+        key_prefix: Prefix of all asset keys: a name, or several. None: no prefix.
         schedule: Cron expression. A run is launched on it if the source has changed. None: no schedule.
     """
 
@@ -186,7 +182,8 @@ class PrivacyGate(dg.Component, dg.Model, dg.Resolvable):
     gpu_tags: Tags = None
     owners: list[str] | None = Field(None, description='Owners, for example "team:data" or an e-mail address.')
     tags: dict[str, str] | None = Field(None, description="Tags of all assets.")
-    group_name: str | None = Field(None, description="Group of all assets; default: data, attacks and gate.")
+    group_name: str | None = Field(None, description="Group of all assets; default: the name of the table.")
+    key_prefix: str | list[str] | None = Field(None, description="Prefix of all asset keys, a name or several.")
     schedule: str | None = Field(None, description="Cron schedule; a run starts only if the source changed.")
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:

@@ -31,17 +31,18 @@ def build_privacy_assets(
     owners: Sequence[str] | None = None,
     tags: Mapping[str, str] | None = None,
     group_name: str | None = None,
+    key_prefix: str | Sequence[str] | None = None,
     schedule: str | None = None,
 ) -> dg.Definitions:
     """Build the assets, asset checks and jobs of one table.
 
-    Asset keys are ``[name, asset]``. The job ``<name>_pipeline`` runs the whole pipeline. If the table has a reference,
-    ``<name>_leak_study`` runs the leak study on its splits, without publishing.
+    Asset keys are ``[name, asset]``, after ``key_prefix``. The job ``<name>_pipeline`` runs the whole pipeline. If the
+    table has a reference, ``<name>_leak_study`` runs the leak study on its splits, without publishing.
 
     The definitions require the resources ``privacy_io`` (:class:`PrivacyIOManager`), ``releases``
     (:class:`ReleaseResource`), ``gpu`` (:class:`GpuResource`) and, with ``workers: ray`` in the spec, ``ray``
-    (``LocalRay`` of dagster-ray or another one). They contain neither resources nor an executor, so that several tables
-    can be combined with ``Definitions.merge``.
+    (``LocalRay`` of dagster-ray or another one); :func:`.resources` returns all but the last. They contain neither
+    resources nor an executor, so that several tables can be combined with ``Definitions.merge``.
 
     Args:
         table: A :class:`TableSpec` with all settings (docs/settings.md), or the name of a table described by
@@ -59,7 +60,8 @@ def build_privacy_assets(
         gpu_tags: Op tags of the steps that can use a device, for executors that select it by tags (docs/kubernetes.md).
         owners: Owners of all assets.
         tags: Tags of all assets and jobs.
-        group_name: Group of all assets. None: ``data``, ``attacks`` and ``gate``.
+        group_name: Group of all assets. None: the name of the table.
+        key_prefix: Prefix of all asset keys: a name, or several. None: no prefix.
         schedule: Cron expression in UTC. A run is launched on it if the source has changed. None: no schedule.
 
     Returns:
@@ -76,6 +78,7 @@ def build_privacy_assets(
         owners=owners,
         tags=tags,
         group_name=group_name,
+        key_prefix=key_prefix,
     )
     return _definitions(dagster_table, schedule, caller_reference())
 

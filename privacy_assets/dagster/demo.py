@@ -11,7 +11,7 @@ from typing import Any
 import dagster as dg
 
 from privacy_assets.dagster.definitions import build_privacy_assets
-from privacy_assets.dagster.resources import GpuResource, PrivacyIOManager, ReleaseResource
+from privacy_assets.dagster.resources import PrivacyIOManager, resources
 from privacy_assets.errors import ConfigError
 from privacy_assets.gate.releases import ReleaseStore
 from privacy_assets.gate.statements import ReleaseTarget
@@ -59,9 +59,7 @@ def run_demo(*, leak: bool, say: Say) -> int:
         0 if the table was published, 3 if its verdict is "not_assessable", otherwise 1.
     """
     name = LEAKY if leak else HONEST
-    io = PrivacyIOManager()
-    resources = {"io_manager": io, "privacy_io": io, "releases": ReleaseResource(), "gpu": GpuResource()}
-    here = dg.Definitions(resources=resources, executor=dg.in_process_executor)
+    here = dg.Definitions(resources=resources(), executor=dg.in_process_executor)
     definitions = dg.Definitions.merge(demo_table(leak=leak), here)
     job = definitions.resolve_job_def(f"{name}_pipeline")
     with _instance() as instance:

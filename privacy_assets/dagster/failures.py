@@ -9,6 +9,7 @@ import dagster as dg
 
 from privacy_assets.dagster.frozen_config import check_launch
 from privacy_assets.errors import (
+    ClusterError,
     ConfigError,
     InputError,
     PolicyNotMet,
@@ -66,13 +67,17 @@ def _metadata(error: Exception) -> dict[str, Any]:
 
 
 F = TypeVar("F", bound=Callable[..., Any])
+NO_RETRY = {"dagster/retry_on_asset_or_op_failure": "false"}  # tag of a run
 # Exceptions by which Dagster and Python control a step.
 _PASSING = (dg.Failure, dg.RetryRequested, dg.DagsterError)
 _INTERRUPTS = (dg.DagsterExecutionInterruptedError, KeyboardInterrupt, GeneratorExit)
 
 
 def checked_step(function: F) -> F:
-    """Decorate the compute function of an asset or check of the gate: call :func:`check_launch`, and redact exceptions.
+    """Decorate the compute function of an asset or check of the gate: call :func:`check_launch`, and raise Failures.
+
+    Errors are converted as by :func:`redact_step`. If the step would fail again, its run is tagged, so that
+    ``run_retries`` of the deployment do not repeat it, however it was launched.
 
     From the first call on, exceptions in threads of this process are printed to standard error as type and location,
     without their message. This persists after the step, because a thread may outlive it.
@@ -82,18 +87,53 @@ def checked_step(function: F) -> F:
         redact_thread_errors()
         check_launch()
 
-    return redact(function, _safe_exception, start)
+    def shown(error: BaseException) -> BaseException:
+        safe = _step_failure(error)
+        if isinstance(safe, Exception) and is_final(safe):
+            _never_retry()
+        return safe
+
+    return redact(function, shown, start)
+
+
+def redact_step(function: F) -> F:
+    """Decorate a compute function as :func:`redact_exceptions`, and raise the errors of this package as Failure.
+
+    Dagster shows the message of a Failure without the stack trace of the step, and does not retry it unless a disk,
+    store or device was not available.
+    """
+    return redact(function, _step_failure, lambda: None)
 
 
 def redact_exceptions(function: F) -> F:
     """Decorate a function so that it raises no exception with a message of another library or of user code.
 
-    For compute functions, sensors and schedules (below Dagster's decorator; generators too) and methods of IO managers.
+    For sensors and schedules (below Dagster's decorator; generators too) and methods of IO managers.
     A refusal of the gate is converted to a Failure, which may be retried only if a store was not available. Errors of
     this package, ``Failure`` and Dagster's exceptions are raised without cause, context and notes, interrupts without
     message, and all others as StepError. Returned, yielded and logged values are not redacted.
     """
     return redact(function, _safe_exception, lambda: None)
+
+
+def _step_failure(error: BaseException) -> BaseException:
+    """Convert an error to a Failure, except those of unknown cause and of a cluster, whose location matters."""
+    safe = _safe_exception(error)
+    if isinstance(safe, PrivacyAssetsError) and not isinstance(safe, StepError | ClusterError):
+        return failure(safe)
+    return safe
+
+
+def _never_retry() -> None:
+    """Tag the run of this step. Does nothing outside a run."""
+    try:
+        context = dg.OpExecutionContext.get()
+    except dg.DagsterInvariantViolationError:
+        return
+    try:
+        context.instance.add_run_tags(context.run_id, NO_RETRY)
+    except Exception:  # noqa: BLE001 (an error of the database must not replace the refusal)
+        context.log.warning("this run could not be tagged, so the deployment may retry it")
 
 
 def _safe_exception(error: BaseException) -> BaseException:

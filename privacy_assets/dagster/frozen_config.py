@@ -8,12 +8,12 @@ from typing import Any, overload
 
 import dagster as dg
 from dagster._config import ConfigTypeKind
-from dagster._core.definitions.job_definition import default_job_io_manager
+from dagster._core.execution.resources_init import get_required_resource_keys_for_step
 
 from privacy_assets.errors import ConfigError
 from privacy_assets.infra.objects import check_no_credentials
 
-DEFAULT = "io_manager"  # key of the IO manager of assets that name none
+RELEASES = "releases"  # key of the resource that every step of a table requires, except the leak study
 _SECTIONS = ("resources", "execution")
 
 
@@ -23,7 +23,7 @@ def frozen_config(given: dg.ExecutorDefinition, settings: Mapping[str, Any] | No
 
 @overload
 def frozen_config(
-    given: dg.ConfigurableResource[Any] | dg.ConfigurableIOManager | dg.ResourceDefinition,
+    given: dg.ConfigurableResource[Any] | dg.ConfigurableIOManagerFactory[Any] | dg.ResourceDefinition,
     settings: Mapping[str, Any] | None = None,
 ) -> dg.ResourceDefinition: ...
 
@@ -32,8 +32,8 @@ def frozen_config(given: Any, settings: Mapping[str, Any] | None = None) -> Any:
     """Fix the configuration of a resource, IO manager or executor, so that run configuration cannot override it.
 
     Otherwise a user who launches a run could point an IO manager to another location, from which it would unpickle,
-    have an environment variable displayed as a path, or make an executor import another module. Tables of this package
-    do not run with resources that run configuration can override.
+    have an environment variable displayed as a path, or make an executor import another module. A table does not run if
+    run configuration can override a resource that its steps require.
 
     Args:
         given: An instance (``frozen_config(dg.FilesystemIOManager(base_dir="/srv/data"))``) or a definition
@@ -90,29 +90,42 @@ class FixedConfig:
 
 
 def check_launch() -> None:
-    """Reject runs whose configuration sets, or could set, values of resources or executors. Does nothing outside a run.
+    """Reject runs whose configuration sets resources or executors, or could set a resource that a table requires.
 
-    The check covers the resources of all selected assets and the default IO manager, with which other assets may load
-    pickles. Loggers may be configured.
+    The resources of a table are those that its steps require in this run, with the IO managers of the assets that they
+    read. The first step of the run logs a warning for other resources that are open at launch. Loggers may be
+    configured. Does nothing outside a run.
 
     Raises:
         ConfigError: If the run is rejected.
     """
     try:
-        step = dg.OpExecutionContext.get()
+        context = dg.OpExecutionContext.get()
     except dg.DagsterInvariantViolationError:  # the step was called as a function, as in tests
         return
     for section in _SECTIONS:
-        if step.run_config.get(section):
+        if context.run_config.get(section):
             raise ConfigError(
                 f"this run was launched with {section!r} in its configuration, which the gate does not accept. Fix:"
                 " remove it, and configure the definitions (privacy_assets.frozen_config)."
             )
-    job = step.job_def
-    for name in sorted({*job.required_resource_keys, DEFAULT} & set(job.resource_defs)):
-        # Dagster's default IO manager has no configuration as long as no step of this run requires it.
-        if is_open(job.resource_defs[name]) or job.resource_defs[name] is default_job_io_manager:
+    step, job = context.get_step_execution_context(), context.job_def
+    needed = {
+        one.key: get_required_resource_keys_for_step(job, one, step.execution_plan)
+        for one in step.execution_plan.get_all_steps_in_topo_order()
+    }
+    of_tables = [key for key, names in needed.items() if RELEASES in names]
+    required = frozenset().union(needed[step.step.key], *(needed[key] for key in of_tables))
+    opened = sorted(name for name, one in job.resource_defs.items() if is_open(one))
+    for name in opened:
+        if name in required:
             raise ConfigError(
                 f"resource {name!r}: users who launch a run can change its configuration, and so read keys or rows."
                 f" Fix: give the definitions resources={{{name!r}: privacy_assets.frozen_config(...)}}."
             )
+    if opened and step.step.key in of_tables[:1]:
+        names = ", ".join(map(repr, opened))
+        context.log.warning(
+            f"resources {names}: users who launch a run can change their configuration. No step of a table requires"
+            " them. Fix: wrap them in privacy_assets.frozen_config, or pass them to privacy_assets.resources."
+        )

@@ -36,6 +36,7 @@ _SIGNS: dict[Status, str] = {"pass": "✓", "fail": "✗", "not_assessable": "?"
 _ASK_REPORT = (
     "the cause depends on all limits of the table: see privacy_report, or the check policy_holds on attestation"
 )
+_RUNS = 20  # that are plotted
 _SMALL = 1000  # characters; the UI renders longer markdown in a dialog only
 
 
@@ -114,9 +115,37 @@ def score_metadata(result: MetricResult, outcomes: Sequence[LimitOutcome]) -> di
         metadata["most exposed records"] = dg.MetadataValue.table(records)
     numbers = {f.name: f.value for f in result.estimates}
     for outcome in outcomes:
-        name = outcome.limit.key.partition(".")[2]
-        numbers |= {f"{name}: judged": outcome.measured, f"{name}: limit": outcome.limit.value}
+        judged, limit = _plotted_names(outcome.limit)
+        numbers |= {judged: outcome.measured, limit: outcome.limit.value}
     return metadata | _plotted({**numbers, "seconds": result.seconds})
+
+
+def _plotted_names(limit: Limit) -> tuple[str, str]:
+    """Return the names under which a score has the judged number of a limit, and the limit."""
+    name = limit.key.partition(".")[2]
+    return f"{name}: judged", f"{name}: limit"
+
+
+def _earlier_numbers(
+    instance: dg.DagsterInstance, key: dg.AssetKey, partition: str | None
+) -> list[Mapping[str, float]]:
+    """Return the numbers in the metadata of the last runs of a score, oldest first."""
+    only = dg.AssetRecordsFilter(asset_key=key, asset_partitions=None if partition is None else [partition])
+    records = instance.fetch_materializations(only, limit=_RUNS - 1).records
+    found = [record.asset_materialization for record in reversed(records)]
+    numbers = [{name: entry.value for name, entry in one.metadata.items()} for one in found if one is not None]
+    return [{name: value for name, value in row.items() if isinstance(value, float)} for row in numbers]
+
+
+def _limit_by_run(outcome: LimitOutcome, earlier: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    """Return a plot of the judged number and the limit (dashed) by run, because the UI plots each number alone."""
+    from privacy_assets.report.svg import line_markdown
+
+    judged, limit = _plotted_names(outcome.limit)
+    rows = [*earlier, {judged: outcome.measured, limit: outcome.limit.value}]
+    lines = [[(run, row.get(name, math.nan)) for run, row in enumerate(rows)] for name in (judged, limit)]
+    image = line_markdown("judged number, and limit (dashed), by run", *lines)
+    return {"judged and limit by run": dg.MetadataValue.md(image)} if image else {}
 
 
 def report_metadata(report: Report) -> dict[str, Any]:
@@ -328,8 +357,10 @@ def events(
             metadata = {**score_metadata(shown.result, shown.outcomes), "seed": str(table.resolved.spec.run.seed)}
             if shown.rows is not None:
                 metadata["scores of each row (private)"] = str(shown.rows)
+            key = table.key(task.name)
+            earlier = _earlier_numbers(context.instance, key, run.target.partition)
             yield _output(task.name, values[task.name], metadata)
-            yield from (limit_result(table.key(task.name), outcome) for outcome in shown.outcomes)
+            yield from (limit_result(key, outcome, earlier=earlier) for outcome in shown.outcomes)
         case "attest":
             yield from _attested(table, shown)
         case "publish":
@@ -415,11 +446,15 @@ def limit_sentence(limit: Limit) -> str:
 
 
 def limit_result(
-    asset: dg.AssetKey, outcome: LimitOutcome, advised: Sequence[Mapping[str, Any]] | None = None
+    asset: dg.AssetKey,
+    outcome: LimitOutcome,
+    advised: Sequence[Mapping[str, Any]] | None = None,
+    earlier: Sequence[Mapping[str, float]] = (),
 ) -> dg.AssetCheckResult:
     """Return the check result of a limit; see :func:`limit_metadata` for ``advised``.
 
-    A limit that passed but cannot fail on this table gives a warning, which blocks nothing.
+    A limit that passed but cannot fail on this table gives a warning, which blocks nothing. ``earlier`` has the numbers
+    of earlier runs, which are plotted with those of this one.
     """
     return dg.AssetCheckResult(
         asset_key=asset,
@@ -428,5 +463,5 @@ def limit_result(
         severity=dg.AssetCheckSeverity.WARN if outcome.passed else dg.AssetCheckSeverity.ERROR,
         # No measured number, because alerts display the description.
         description=f"{_status(outcome)}: {limit_rule(outcome.limit)}",
-        metadata=limit_metadata(outcome, advised),
+        metadata={**limit_metadata(outcome, advised), **_limit_by_run(outcome, earlier)},
     )

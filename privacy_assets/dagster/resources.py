@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +13,11 @@ from urllib.parse import quote
 
 import dagster as dg
 import pandas as pd
+import pyarrow as pa
 from pydantic import Field, PrivateAttr
 
 from privacy_assets.dagster.failures import redact_exceptions
-from privacy_assets.dagster.frozen_config import FixedConfig
+from privacy_assets.dagster.frozen_config import RELEASES, FixedConfig, frozen_config
 from privacy_assets.errors import ConfigError, InputError, WrongTarget
 from privacy_assets.gate.deployment import Deployment, DeploymentSettings
 from privacy_assets.gate.gate import Gate
@@ -177,11 +178,15 @@ class Readable:
 class PrivacyIOManager(FixedConfig, dg.ConfigurableIOManager):
     """IO manager that stores tables, results as JSON and models as folders, for the current user only.
 
-    The type of a value determines its format: private tables are files of arrays, dataframes Parquet. A fitted
-    generator is loaded as its folder, whose signature is verified before its contents are read (:meth:`.Trained.load`).
-    An input annotated as DataFrame receives the rows of a published table, read from the release folder and verified.
-    The synthetic table may never be released, so it cannot be loaded as a DataFrame; depend on ``published`` instead.
-    Several partitions of a table are concatenated. Run configuration cannot change the attributes.
+    The type of a value determines its format: private tables are files of arrays, data frames (pandas, polars, Arrow,
+    DuckDB) and pandas series Parquet. Other values need another IO manager. A fitted generator is loaded as its folder,
+    whose signature is verified before its contents are read (:meth:`.Trained.load`).
+
+    An input that depends on ``published`` receives the released rows, read from the release folder and verified: as a
+    pandas DataFrame, or as the type that annotates it (polars DataFrame or LazyFrame, Arrow Table, DuckDB relation). An
+    input annotated as :class:`.Published` receives the record. The synthetic table may never be released, so it cannot
+    be loaded as a data frame; depend on ``published`` instead. Several partitions of a table are concatenated. Run
+    configuration cannot change the attributes.
 
     Attributes:
         base: Folder of the values or its URL (``s3://bucket/storage``), with one folder per asset and partition. None:
@@ -209,14 +214,14 @@ class PrivacyIOManager(FixedConfig, dg.ConfigurableIOManager):
             obj: Value. None is not stored.
 
         Raises:
-            InputError: If ``obj`` is a table and the asset has the name of a record of the gate.
+            InputError: If the asset has the name of a record of the gate, and ``obj`` is another value.
         """
         if obj is None:
             return
         partition = context.asset_partition_key if context.has_asset_partitions else None
         home = home_of(context.step_context.instance)
         folder = self.folder(context.asset_key, partition, home=home)
-        if isinstance(obj, pd.DataFrame | Table) and context.asset_key.path[-1] in _RECORDS:
+        if context.asset_key.path[-1] in _RECORDS and not isinstance(obj, SignedRecord | Published):
             fix = "rename the asset, or give it another IO manager"
             raise InputError("only a record of the gate can be stored there", where=str(folder), fix=fix)
         store_value(obj, folder)
@@ -240,16 +245,19 @@ class PrivacyIOManager(FixedConfig, dg.ConfigurableIOManager):
         """
         home = home_of(context.instance)
         keys: list[str | None] = list(context.asset_partition_keys) if context.has_asset_partitions else [None]
-        wanted = context.dagster_type.typing_type if len(keys) == 1 else pd.DataFrame  # only tables can be concatenated
+        wanted = context.dagster_type.typing_type
+        each = wanted if len(keys) == 1 else pd.DataFrame  # only tables can be concatenated
         readable = Readable(
             self._home(home) / "releases" if self.releases is None else location(self.releases),
             None if self.trusted_keys is None else key_path(self.trusted_keys),
         )
         found = [
-            load_value(self.folder(context.asset_key, key, home=home), context.asset_key, key, wanted, readable)
+            load_value(self.folder(context.asset_key, key, home=home), context.asset_key, key, each, readable)
             for key in keys
         ]
-        return found[0] if len(found) == 1 else _joined(found, context.asset_key)
+        if len(found) == 1:
+            return found[0]
+        return _converted(_joined(found, context.asset_key), wanted, context.asset_key.to_user_string())
 
     def page(self, key: dg.AssetKey, partition: str | None, *, home: Path | None = None) -> dg.MetadataValue[Any]:
         """Return the link to a report: its path, or a URL if ``report_url`` is set.
@@ -296,16 +304,16 @@ def load_value(
         folder: Folder of the value.
         key: Key of the asset.
         partition: Partition, or None.
-        wanted: Type of the input. DataFrame: tables, also private ones, as DataFrame. Steps of the pipeline request
-            :class:`Table`.
-        readable: Access to published tables. None: they cannot be read as a DataFrame.
+        wanted: Type of the input. Tables, also private ones, are converted to it; None or Any: pandas. Steps of the
+            pipeline request :class:`Table`.
+        readable: Access to published tables. None: their rows cannot be read.
 
     Returns:
         The value. If there is none and ``wanted`` is SignedRecord, an empty record, which the gate rejects.
 
     Raises:
-        InputError: If there is no value, a private table has no schema, or a DataFrame is requested for a table that is
-            not released.
+        InputError: If there is no value, a private table has no schema, a table cannot be converted to ``wanted``, or a
+            data frame is requested for a table that is not released.
         PublicationRefused: If the release fails verification.
     """
     # Releases are read through the record only; other files in the folder are ignored.
@@ -323,22 +331,61 @@ def _name_of(key: dg.AssetKey, partition: str | None) -> str:
 
 def _as_wanted(value: Any, wanted: Any, key: dg.AssetKey, partition: str | None, readable: Readable | None) -> Any:
     if isinstance(value, Table):
-        return value if wanted is Table else value.frame()
+        return value if wanted is Table else _converted(value.frame(), wanted, _name_of(key, partition))
     if wanted is Table:
         fix = "materialize it again; only the pipeline may write this file"
         raise InputError("the table has no schema", where=_name_of(key, partition), fix=fix)
-    if wanted is not pd.DataFrame:
-        return value
-    if isinstance(value, SignedRecord):
-        fix = f"depend on {key.path[0]}/published"
+    if isinstance(value, SignedRecord) and _type_name(wanted) in _CONVERTERS:
+        fix = f"depend on {dg.AssetKey([*key.path[:-1], 'published']).to_user_string()}"
         raise InputError("the table is not released", where=key.to_user_string(), fix=fix)
-    if isinstance(value, Published):
-        target = ReleaseTarget(value.table, value.partition)
-        if readable is None or target != ReleaseTarget(key.path[0], partition):
+    if isinstance(value, Published) and wanted is not Published:
+        target, expected = ReleaseTarget(value.table, value.partition), ReleaseTarget(key.path[-2], partition)
+        if readable is None or target != expected:
             text = f"{_name_of(key, partition)}: this is the record of a release of {target}"
-            raise WrongTarget(text, expected=ReleaseTarget(key.path[0], partition), found=target, redo=("publish",))
-        return read_published(readable.releases, target.table, target.partition, trusted_keys=readable.trusted_keys)
-    return value
+            raise WrongTarget(text, expected=expected, found=target, redo=("publish",))
+        value = read_published(readable.releases, target.table, target.partition, trusted_keys=readable.trusted_keys)
+    return _converted(value, wanted, _name_of(key, partition)) if isinstance(value, pd.DataFrame) else value
+
+
+def _type_name(wanted: Any) -> str:
+    """Return library and name of a type; its module within the library is not stable."""
+    return f"{getattr(wanted, '__module__', '').strip('_').partition('.')[0]}.{getattr(wanted, '__name__', '')}"
+
+
+def _arrow(frame: pd.DataFrame) -> pa.Table:
+    return pa.Table.from_pandas(frame)
+
+
+def _polars(frame: pd.DataFrame) -> Any:
+    import polars
+
+    return polars.from_arrow(_arrow(frame))
+
+
+def _relation(frame: pd.DataFrame) -> Any:
+    import duckdb
+
+    return duckdb.from_arrow(_arrow(frame))
+
+
+_CONVERTERS: dict[str, Callable[[pd.DataFrame], Any]] = {
+    "pandas.DataFrame": lambda frame: frame,
+    "pandas.Series": lambda frame: frame.iloc[:, 0],
+    "polars.DataFrame": _polars,
+    "polars.LazyFrame": lambda frame: _polars(frame).lazy(),
+    "pyarrow.Table": _arrow,
+    "duckdb.DuckDBPyRelation": _relation,
+}
+
+
+def _converted(frame: pd.DataFrame, wanted: Any, where: str) -> Any:
+    """Convert a frame to the type that annotates an input. None, Any and object: pandas."""
+    if wanted in (None, Any, object):
+        return frame
+    if (convert := _CONVERTERS.get(_type_name(wanted))) is None:
+        fix = f"annotate the input with {', '.join(_CONVERTERS)}, or not at all"
+        raise InputError(f"a table cannot be loaded as {_type_name(wanted)}", where=where, fix=fix)
+    return convert(frame)
 
 
 def _joined(frames: list[Any], key: dg.AssetKey) -> Any:
@@ -354,3 +401,26 @@ def _joined(frames: list[Any], key: dg.AssetKey) -> Any:
 
 _KINDS: dict[str, RecordKind] = {"synthetic": "snapshot", "attestation": "attestation"}
 _RECORDS = {**{asset: f"{kind}.json" for asset, kind in _KINDS.items()}, "published": PUBLISHED}
+
+
+_CONFIGURABLE = (dg.ResourceDefinition, dg.ConfigurableResource, dg.ConfigurableIOManagerFactory)
+
+
+def resources(**given: Any) -> dict[str, Any]:
+    """Return the resources of :func:`build_privacy_assets`, and yours, with their configuration fixed in code.
+
+    Args:
+        given: Your resources by key, instead of or in addition to the defaults ``privacy_io``
+            (:class:`PrivacyIOManager`), ``releases`` (:class:`ReleaseResource`), ``gpu`` (:class:`GpuResource`) and
+            ``io_manager``, the IO manager of assets that name none (default: ``privacy_io``).
+
+    Returns:
+        The resources of ``dg.Definitions``. Run configuration cannot change them: :func:`.frozen_config` is applied to
+        each that is configurable.
+    """
+    found = {"privacy_io": PrivacyIOManager(), RELEASES: ReleaseResource(), "gpu": GpuResource(), **given}
+    found = {"io_manager": found["privacy_io"], **found}
+    return {
+        name: frozen_config(one) if isinstance(one, _CONFIGURABLE) else one  # others are plain objects
+        for name, one in found.items()
+    }

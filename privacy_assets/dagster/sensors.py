@@ -6,30 +6,76 @@ from typing import Any
 
 import dagster as dg
 
-from privacy_assets.dagster.assets import RELEASES
 from privacy_assets.dagster.failures import redact_exceptions
-from privacy_assets.dagster.table import FINGERPRINT, files_fingerprint, source_version, stat_token, table_source
+from privacy_assets.dagster.frozen_config import RELEASES
+from privacy_assets.dagster.table import (
+    FINGERPRINT,
+    beside,
+    files_fingerprint,
+    source_version,
+    stat_token,
+    table_key,
+    table_source,
+)
 from privacy_assets.errors import ConfigError, InputError
 from privacy_assets.infra.objects import check_no_credentials
 from privacy_assets.pipeline.resolve import RowSource
 from privacy_assets.pipeline.row_sources import partition_path
 
 ATTEMPTS = 3
+CATCH_UP = 30  # latest time windows in which partitions without a verdict are requested
+REASONS = 5  # maximum number of skipped partitions whose reason is shown
+LOOK_BACK = 100  # latest time windows in which partitions without a verdict are looked for
 TAG = "privacy_assets/source"
 
 
-def partitions_to_watch(definition: dg.PartitionsDefinition | None, instance: dg.DagsterInstance) -> list[str | None]:
-    """Return the partitions to check: the latest time window, all of other partitions, or ``[None]`` without any."""
+def partitions_to_watch(
+    attestation: dg.AssetKey, definition: dg.PartitionsDefinition | None, instance: dg.DagsterInstance
+) -> tuple[list[str | None], str]:
+    """Return the partitions to check, ``[None]`` for an unpartitioned table.
+
+    Of time windows, these are the latest one and, among the ``CATCH_UP`` latest, those without a verdict after the
+    oldest one with a verdict: they ended while the daemon was not running.
+
+    Args:
+        attestation: Key of the attestation of the table.
+        definition: Partitions, or None.
+        instance: Dagster instance.
+
+    Returns:
+        The partitions, and a sentence about older ones without a verdict, or "".
+    """
     if definition is None:
-        return [None]
-    if isinstance(definition, dg.TimeWindowPartitionsDefinition):
-        last = definition.get_last_partition_key()
-        return [last] if last is not None else []
-    return list(definition.get_partition_keys(dynamic_partitions_store=instance))
+        return [None], ""
+    if not isinstance(definition, dg.TimeWindowPartitionsDefinition):
+        return list(definition.get_partition_keys(dynamic_partitions_store=instance)), ""
+    last = definition.get_last_partition_key()
+    judged = instance.get_materialized_partitions(attestation)
+    if last is None or not judged:
+        return [] if last is None else [last], ""
+    keys = _latest_windows(definition, last)
+    since = max((at for at, key in enumerate(keys) if key in judged), default=len(keys))
+    missed = [at for at in range(1, since) if keys[at] not in judged]
+    older = [keys[at] for at in missed if at >= CATCH_UP]
+    watched: list[str | None] = [keys[at] for at in (*reversed(missed), 0) if at < CATCH_UP]
+    if not older:
+        return watched, ""
+    text = f"the {len(older)} partitions without a verdict from {older[-1]} to {older[0]} are not requested"
+    fix = f"because only the {CATCH_UP} latest ones are. Fix: launch a backfill of them."
+    return watched, f"{attestation.path[-2]}: {text}, {fix}"
+
+
+def _latest_windows(definition: dg.TimeWindowPartitionsDefinition, last: str) -> list[str]:
+    """Return the latest ``LOOK_BACK`` keys, the latest first."""
+    keys, window = [last], definition.time_window_for_partition_key(last)
+    while len(keys) < LOOK_BACK and (before := definition.get_prev_partition_window(window.start)) is not None:
+        keys.append(definition.get_partition_key(before.start))
+        window = before
+    return keys
 
 
 def decide(
-    instance: dg.DagsterInstance, name: str, partition: str | None, fingerprint: str
+    instance: dg.DagsterInstance, attestation: dg.AssetKey, partition: str | None, fingerprint: str
 ) -> dg.RunRequest | dg.SkipReason:
     """Request a run unless the source has a verdict, a run is in progress, or three attempts gave no verdict.
 
@@ -40,13 +86,14 @@ def decide(
 
     Args:
         instance: Dagster instance.
-        name: Name of the table.
+        attestation: Key of the attestation of the table.
         partition: Partition, or None.
         fingerprint: Fingerprint of the source.
     """
+    name = attestation.path[-2]
     place = name if partition is None else f"{name}, {partition}"
-    source = _latest(instance, dg.AssetKey([name, "source"]), partition)
-    verdict = _latest(instance, dg.AssetKey([name, "attestation"]), partition)
+    source = _latest(instance, beside(attestation, "source"), partition)
+    verdict = _latest(instance, attestation, partition)
     since = verdict.timestamp if verdict is not None else 0.0
     mark = f"{place}|{fingerprint}"
     runs = instance.get_run_records(dg.RunsFilter(tags={TAG: mark}))
@@ -64,14 +111,24 @@ def decide(
     return dg.RunRequest(run_key=f"{mark}|{since:.6f}|{attempts + 1}", partition_key=partition, tags={TAG: mark})
 
 
-def merged(decisions: Iterable[dg.RunRequest | dg.SkipReason]) -> list[dg.RunRequest] | dg.SkipReason:
-    """Return all run requests, or the combined reasons if there are none."""
+def merged(context: Any, decisions: Iterable[dg.RunRequest | dg.SkipReason], note: str) -> Any:
+    """Return all run requests, or the combined reasons if there are none.
+
+    Args:
+        context: Context of the tick. With requests, its log gets the reasons.
+        decisions: Decision for each partition, the latest one last.
+        note: Sentence about partitions that are not checked, or "".
+    """
     found = list(decisions)
     requests = [decision for decision in found if isinstance(decision, dg.RunRequest)]
-    if requests:
-        return requests
-    reasons = [decision.skip_message or "" for decision in found if isinstance(decision, dg.SkipReason)]
-    return dg.SkipReason(" ".join(reasons) or "there is no partition to check.")
+    reasons = [decision.skip_message or "" for decision in reversed(found) if isinstance(decision, dg.SkipReason)]
+    more = f"{len(reasons) - REASONS} more partitions are skipped." if len(reasons) > REASONS else ""
+    text = " ".join(filter(None, [*reasons[:REASONS], more, note]))
+    if not requests:
+        return dg.SkipReason(text or "there is no partition to check.")
+    if text:
+        context.log.info(text)
+    return requests
 
 
 def _latest(instance: dg.DagsterInstance, key: dg.AssetKey, partition: str | None) -> Any:
@@ -88,9 +145,10 @@ def _fingerprint(record: Any) -> str:
 def build_table_schedule(name: str, cron: str, *, timezone: str = "UTC") -> dg.ScheduleDefinition:
     """Build a schedule that runs the pipeline of a table if its source has changed since the last verdict.
 
-    It checks the latest partition if partitions are time windows, and otherwise all partitions. After three attempts
-    without a verdict it stops launching runs on the same source. A table with external synthetic rows has no source, so
-    it runs at every tick. The schedule is stopped by default.
+    It checks all partitions. Of time windows, it checks the latest one, and those of the latest 30 that have no verdict
+    although an earlier one has: it requests what ended while the daemon was not running, and names older ones. After
+    three attempts without a verdict it stops launching runs on the same source. A table with external synthetic rows
+    has no source, so it runs at every tick. The schedule is stopped by default.
 
     Args:
         name: Name of the table.
@@ -112,32 +170,41 @@ def build_table_schedule(name: str, cron: str, *, timezone: str = "UTC") -> dg.S
     @redact_exceptions
     def schedule(context: dg.ScheduleEvaluationContext) -> Any:
         graph = context.repository_def.asset_graph
-        row_source = table_source(graph, name)
-        partitions = partitions_to_watch(_partitions(graph, name), context.instance)
+        attestation, instance = table_key(graph, name), context.instance
+        row_source, definition = table_source(graph, attestation), graph.get(attestation).partitions_def
+        partitions, note = partitions_to_watch(attestation, definition, instance)
         if row_source is None:
-            return [dg.RunRequest(partition_key=partition) for partition in partitions]
+            windows, time = isinstance(definition, dg.TimeWindowPartitionsDefinition), context.scheduled_execution_time
+            decisions = [
+                decide(instance, attestation, one, "")
+                if windows and one != partitions[-1]
+                else dg.RunRequest(run_key=f"{name}|{one}|{time}", partition_key=one)  # Dagster needs a key for each
+                for one in partitions
+            ]
+            return merged(context, decisions, note)
         key = context.resources.releases.key("fingerprints")
-        return merged(_tick(context.instance, name, row_source, partition, key) for partition in partitions)
+        decisions = [_tick(instance, attestation, row_source, partition, key) for partition in partitions]
+        return merged(context, decisions, note)
 
     return schedule
 
 
 def _tick(
-    instance: dg.DagsterInstance, name: str, row_source: RowSource, partition: str | None, key: bytes
+    instance: dg.DagsterInstance, attestation: dg.AssetKey, row_source: RowSource, partition: str | None, key: bytes
 ) -> dg.RunRequest | dg.SkipReason:
     try:
         version = source_version(row_source, partition, key, instance)[FINGERPRINT]
     except InputError as error:
         return dg.SkipReason(str(error))
-    return decide(instance, name, partition, version)
+    return decide(instance, attestation, partition, version)
 
 
 def build_source_sensor(name: str, path: str, *, minimum_interval_seconds: int = 60) -> dg.SensorDefinition:
     """Build a sensor that runs the pipeline of a table when files have changed.
 
     It compares path, size and modification time (in object stores, the entity tag) and reads the files only if one of
-    them changed. After three attempts without a verdict it stops launching runs on the same content. The sensor is
-    stopped by default.
+    them changed. It checks the same partitions as :func:`build_table_schedule`. After three attempts without a verdict
+    it stops launching runs on the same content. The sensor is stopped by default.
 
     Args:
         name: Name of the table.
@@ -162,21 +229,23 @@ def build_source_sensor(name: str, path: str, *, minimum_interval_seconds: int =
     @redact_exceptions
     def source_sensor(context: dg.SensorEvaluationContext) -> Any:
         graph = _graph(context)
-        table_source(graph, name)
+        attestation = table_key(graph, name)
         seen: dict[str, list[str]] = _cursor(context, lambda look: [type(one) for one in look] == [str, str])
         key = context.resources.releases.key("fingerprints")
         decisions: list[dg.RunRequest | dg.SkipReason] = []
         known: dict[str, list[str]] = {}
-        for partition in partitions_to_watch(_partitions(graph, name), context.instance):
+        definition = graph.get(attestation).partitions_def
+        partitions, note = partitions_to_watch(attestation, definition, context.instance)
+        for partition in partitions:
             slot = partition or ""
             try:
                 known[slot] = _look(partition_path(path, partition), seen.get(slot), key)
             except InputError as error:
                 decisions.append(dg.SkipReason(str(error)))
                 continue
-            decisions.append(decide(context.instance, name, partition, known[slot][1]))
+            decisions.append(decide(context.instance, attestation, partition, known[slot][1]))
         context.update_cursor(json.dumps(known))
-        return merged(decisions)
+        return merged(context, decisions, note)
 
     return source_sensor
 
@@ -250,8 +319,3 @@ def _graph(context: dg.SensorEvaluationContext) -> Any:
     if context.repository_def is None:
         raise ConfigError("the sensor needs the code location that it belongs to.")
     return context.repository_def.asset_graph
-
-
-def _partitions(graph: Any, name: str) -> dg.PartitionsDefinition | None:
-    definition: dg.PartitionsDefinition | None = graph.get(dg.AssetKey([name, "attestation"])).partitions_def
-    return definition

@@ -13,16 +13,12 @@ import dagster as dg
 from privacy_assets.errors import ConfigError, did_you_mean, redact_foreign_errors, safe_repr
 from privacy_assets.infra.objects import ObjectPath, check_no_credentials
 from privacy_assets.pipeline.partitions import check_key
-from privacy_assets.pipeline.resolve import PARTITION_MARK, ResolvedTable, RowSource
+from privacy_assets.pipeline.resolve import PARTITION_MARK, ROLES, ResolvedTable, RowSource
 from privacy_assets.pipeline.row_sources import partition_path
 from privacy_assets.pipeline.spec import TableSpec
-from privacy_assets.tables.contract import REAL_ROLES
 from privacy_assets.tables.files import table_files
 from privacy_assets.tables.fingerprints import file_fingerprint, keyed_fingerprint
 
-# Assets of the groups "data" and "gate"; all others are in "attacks".
-DATA = ("source", *REAL_ROLES, "embedder", "generator", "synthetic")
-GATE = ("attestation", "privacy_report", "published")
 AssetLike = str | dg.AssetKey | dg.AssetsDefinition | dg.AssetSpec
 
 
@@ -56,7 +52,8 @@ class DagsterTable:
         partitions_def: Partitions, or None.
         owners: Owners of all assets.
         tags: Tags of all assets and jobs.
-        group_name: Group of all assets. "": ``data``, ``attacks`` and ``gate``.
+        group_name: Group of all assets.
+        key_prefix: Prefix of all asset keys.
     """
 
     resolved: ResolvedTable
@@ -65,6 +62,7 @@ class DagsterTable:
     owners: Sequence[str]
     tags: Mapping[str, str]
     group_name: str
+    key_prefix: Sequence[str] = ()
 
     @property
     def name(self) -> str:
@@ -73,11 +71,7 @@ class DagsterTable:
 
     def key(self, asset: str) -> dg.AssetKey:
         """Return the key of an asset of this table."""
-        return dg.AssetKey([self.name, asset])
-
-    def group(self, asset: str) -> str:
-        """Return the group of an asset of this table: ``group_name``, or ``data``, ``attacks`` or ``gate``."""
-        return self.group_name or ("data" if asset in DATA else "gate" if asset in GATE else "attacks")
+        return dg.AssetKey([*self.key_prefix, self.name, asset])
 
 
 @redact_foreign_errors
@@ -90,6 +84,7 @@ def resolve_dagster_table(
     owners: Sequence[str] | None = None,
     tags: Mapping[str, str] | None = None,
     group_name: str | None = None,
+    key_prefix: str | Sequence[str] | None = None,
 ) -> DagsterTable:
     """Validate ``spec`` and the settings of Dagster; see :func:`.build_privacy_assets` for the arguments.
 
@@ -110,8 +105,16 @@ def resolve_dagster_table(
         partitions_def=partitions_def,
         owners=tuple(owners or ()),
         tags=dict(tags or {}),
-        group_name=group_name or "",
+        group_name=group_name or spec.name,
+        key_prefix=_prefix(key_prefix, where),
     )
+
+
+def _prefix(given: Any, where: str) -> Sequence[str]:
+    parts = [given] if isinstance(given, str) else [] if given is None else given
+    if not isinstance(parts, Sequence) or not all(isinstance(one, str) and one and "/" not in one for one in parts):
+        raise ConfigError(f"{where}: key_prefix must be a name without slashes, or a list of such names.")
+    return tuple(parts)
 
 
 def _is_dynamic(definition: dg.PartitionsDefinition | None) -> bool:
@@ -136,7 +139,7 @@ def _check_keys(resolved: ResolvedTable, where: str) -> None:
 
 def _mapping(assets: Any, where: str) -> list[tuple[str, Any]]:
     if not isinstance(assets, Mapping | None):
-        keys = f"{', '.join(DATA[:-1])} and {DATA[-1]}"
+        keys = f"{', '.join(ROLES[:-1])} and {ROLES[-1]}"
         text = f"{where}: assets has type {type(assets).__name__}, not a mapping"
         raise ConfigError(f"{text}. Fix: pass {{'source': your_asset}}; the keys are {keys}.")
     return list((assets or {}).items())
@@ -248,17 +251,34 @@ def source_from_metadata(data: Any) -> RowSource:
     return RowSource(data["kind"], data["path"])
 
 
-def table_source(graph: Any, name: str) -> RowSource | None:
-    """Return the source of a table in an asset graph, or None if its synthetic table is external.
+def table_key(graph: Any, name: str) -> dg.AssetKey:
+    """Return the key of the attestation of a table in an asset graph, with its prefix.
 
     Raises:
         ConfigError: If there is no such table.
     """
-    key = dg.AssetKey([name, "source"])
-    if graph.has(key):
-        found = graph.get(key).metadata[SOURCE]
-        return source_from_metadata(getattr(found, "value", found))
-    tables = {asset.path[0] for asset in graph.get_all_asset_keys() if asset.path[-1] == "attestation"}
-    if name not in tables:
+    found = [key for key in graph.get_all_asset_keys() if len(key.path) > 1 and key.path[-1] == "attestation"]
+    keys = sorted((key for key in found if key.path[-2] == name), key=lambda key: len(key.path))
+    if not keys:
+        tables = {key.path[-2] for key in found}
         raise ConfigError(f"no table {safe_repr(name)} in this code location.{did_you_mean(name, tables)}")
-    return None
+    return keys[0]
+
+
+def beside(key: dg.AssetKey, asset: str) -> dg.AssetKey:
+    """Return the key of another asset of the same table."""
+    return dg.AssetKey([*key.path[:-1], asset])
+
+
+def table_source(graph: Any, attestation: dg.AssetKey) -> RowSource | None:
+    """Return the source of a table in an asset graph, or None if its synthetic table is external.
+
+    Args:
+        graph: Asset graph.
+        attestation: Key of the attestation of the table.
+    """
+    key = beside(attestation, "source")
+    if not graph.has(key):
+        return None
+    found = graph.get(key).metadata[SOURCE]
+    return source_from_metadata(getattr(found, "value", found))

@@ -24,6 +24,10 @@ _LONGEST = 80  # maximum length of a path that may appear in messages without fu
 P = TypeVar("P", Path, ObjectPath, Location)
 _GITIGNORE, _IGNORE_ALL = ".gitignore", b"*\n"
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_FS_GROUP = (
+    " On a Kubernetes volume with fsGroup, mount a subPath of it and set fsGroupChangePolicy to OnRootMismatch"
+    " (docs/kubernetes.md)."
+)
 
 
 def put_atomic(path: P, write: folders.Writer, *, mode: int = 0o600) -> P:
@@ -223,7 +227,8 @@ def check_private(folder: P) -> P:
         return folder
     facts = folder.stat()
     if facts.st_mode & 0o077:
-        raise ConfigError(f"{folder}: other users can access the gate's private folder. Fix: chmod 700.")
+        text = f"{folder}: other users can access the gate's private folder. Fix: chmod 700."
+        raise ConfigError(text + _fs_group(facts))
     if facts.st_uid != os.getuid():
         raise ConfigError(
             f"{folder}: the gate's private folder belongs to another user (uid {facts.st_uid}). Fix: chown."
@@ -249,7 +254,8 @@ def check_kept(path: Path, believed: int | None = None) -> None:
         raise ConfigError(f"{text}. Fix: chown it, or use your own copy.")
     if facts.st_mode & _OTHERS_WRITE:
         who = "every user" if facts.st_mode & stat.S_IWOTH else "a group"
-        raise ConfigError(f"{path}: {who} may write to this trusted file or folder. Fix: chmod go-w.")
+        text = f"{path}: {who} may write to this trusted file or folder. Fix: chmod go-w."
+        raise ConfigError(text + _fs_group(facts))
     check_above(path, believed)
 
 
@@ -267,7 +273,13 @@ def check_above(path: Path, believed: int | None = None) -> None:
             raise ConfigError(f"{path}: {folder} belongs to another user (uid {facts.st_uid}), who could replace it.")
         if facts.st_mode & stat.S_ISVTX or not _others_write(facts) or os.statvfs(folder).f_flag & os.ST_RDONLY:
             continue
-        raise ConfigError(f"{path}: other users may write to {folder}, and could replace it. Fix: chmod go-w {folder}.")
+        text = f"{path}: other users may write to {folder}, and could replace it. Fix: chmod go-w {folder}."
+        raise ConfigError(text + _fs_group(facts))
+
+
+def _fs_group(facts: os.stat_result) -> str:
+    """Return the fix for a folder that Kubernetes may have made writable for the group of a volume, or ""."""
+    return _FS_GROUP if facts.st_mode & stat.S_ISGID and facts.st_mode & stat.S_IWGRP else ""
 
 
 def _others_write(facts: os.stat_result) -> bool:

@@ -287,14 +287,15 @@ def location(given: str | Location) -> Location:
     """Convert a string to a path, or to the location of a URL (``s3://bucket/folder``).
 
     Raises:
-        ConfigError: If it is neither, or a URL with credentials (:func:`check_no_credentials`). Mistyped URLs are not
-            paths: private rows would be written to a local folder.
+        ConfigError: If it is neither, a URL with credentials (:func:`check_no_credentials`) or a template
+            (:func:`check_no_template`). Mistyped URLs are not paths: private rows would be written to a local folder.
     """
     if isinstance(given, ObjectPath):
         check_no_credentials(given.url)
         return given
     text = path_text(given)
     check_no_credentials(text)
+    check_no_template(text)
     scheme, mark, rest = text.partition("://")
     if not text or (not mark and re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", text)):
         raise ConfigError(f"{safe_repr(text)} is neither a path nor a URL such as s3://bucket/folder.")
@@ -308,6 +309,26 @@ def location(given: str | Location) -> Location:
     if not rest.strip("/"):
         raise ConfigError(f"{safe_repr(text)}: the URL has no bucket.")
     return ObjectPath(f"{scheme.lower()}://{rest.strip('/')}")
+
+
+def is_template(text: str) -> bool:
+    """Return True for Jinja templates of Airflow."""
+    return "{{" in text or "{%" in text
+
+
+def check_no_template(text: str) -> None:
+    """Reject Jinja templates, which are not rendered here.
+
+    The literal text would name a new folder, whose private folder has no record of earlier failures.
+
+    Args:
+        text: Value of a setting.
+
+    Raises:
+        ConfigError: If it contains ``{{`` or ``{%``.
+    """
+    if is_template(text):
+        raise ConfigError(f"{safe_repr(text)} is a template, and settings are not rendered. Fix: set the value itself.")
 
 
 def check_no_credentials(text: str) -> None:

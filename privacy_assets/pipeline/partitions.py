@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
 from typing import Any, Literal
 
@@ -72,14 +72,15 @@ class TimePartitions:
     the same releases. A window is a partition once it has ended.
 
     Attributes:
-        start: Date or time of the first window, rounded up to the start of a window. UTC, unless it has a time zone.
+        start: Date or time (or its ISO format) of the first window, rounded up to the start of a window. UTC, unless
+            it has a time zone.
         every: Length of the windows: "hour", "day", "week" or "month".
 
     Raises:
         ConfigError: If ``start`` is not a date or time, or ``every`` is unknown.
     """
 
-    start: str | datetime
+    start: str | date
     every: Every = "day"
 
     def __post_init__(self) -> None:
@@ -91,7 +92,8 @@ class TimePartitions:
     def first(self) -> datetime:
         """Start of the first window."""
         try:
-            start = datetime.fromisoformat(self.start) if isinstance(self.start, str) else self.start
+            given = self.start.isoformat() if isinstance(self.start, date) else self.start
+            start = datetime.fromisoformat(given)
             start = start.replace(tzinfo=UTC) if start.tzinfo is None else start.astimezone(UTC)
         except (ValueError, TypeError, AttributeError):
             raise ConfigError(f"partitions: start is {safe_repr(self.start)}, not a date such as 2026-01-01.") from None

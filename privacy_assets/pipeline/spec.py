@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from privacy_assets.errors import ConfigError, PrivacyAssetsError, is_showable, redact_foreign_errors, safe_repr
 from privacy_assets.generators.registry import DEFAULT_GENERATOR
-from privacy_assets.infra.objects import check_no_credentials, location, path_text
+from privacy_assets.infra.objects import check_no_credentials, check_no_template, location, path_text
 from privacy_assets.infra.settings import Dict, Tuple, problem, read_yaml
 from privacy_assets.tables.contract import EACH_ROW
 from privacy_assets.tables.names import LONGEST, as_named
@@ -352,7 +352,7 @@ GROUPS: tuple[type[Group], ...] = (Data, Split, GeneratorGroup, Evaluation, Run)
 
 
 def _check_texts(given: Any, part: str) -> None:
-    """Raise ConfigError if a mapping in these settings has a key that is not a string, or a URL has credentials."""
+    """Raise ConfigError if a mapping has a key that is not a string, a URL credentials, or a value is a template."""
     inner: list[tuple[Any, Any]] = []
     if isinstance(given, Mapping):
         if odd := [key for key in given if not isinstance(key, str)]:
@@ -363,6 +363,7 @@ def _check_texts(given: Any, part: str) -> None:
     elif isinstance(given, str | PurePath):
         try:
             check_no_credentials(path_text(given))
+            check_no_template(path_text(given))
         except ConfigError as error:
             raise ConfigError(f"{part}: {error}") from None
     for name, value in inner:

@@ -25,6 +25,7 @@ from privacy_assets.infra.objects import Location, ObjectPath, local_copy
 from privacy_assets.infra.work import WorkFolder
 from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.report.report import Report
+from privacy_assets.tables.given import given_frame
 from privacy_assets.tables.table import Table
 
 TABLE, FRAME, MODEL = "table.bin", "table.parquet", "model.json"
@@ -56,8 +57,8 @@ def store_value(value: Any, folder: Location) -> None:
 def _store_value(value: Any, folder: Location) -> None:
     if isinstance(value, Table):
         value.save(kept := folder / TABLE)
-    elif isinstance(value, pd.DataFrame):
-        rows = pa.Table.from_pandas(value, preserve_index=False)
+    elif isinstance(value, pd.DataFrame | pd.Series) or hasattr(value, "__arrow_c_stream__"):
+        rows = _rows(value)
         kept = put_atomic(folder / FRAME, lambda stream: pq.write_table(rows, stream, compression="zstd"))
     elif isinstance(value, SignedRecord):
         kept = put_atomic(folder / f"{value.kind}.json", value.data)
@@ -69,11 +70,21 @@ def _store_value(value: Any, folder: Location) -> None:
     elif callable(getattr(value, "save", None)):
         kept = _store_model(value, folder)
     else:
-        fix = "use another IO manager for the asset"
+        fix = "return a data frame, or use another IO manager for the asset"
         raise InputError(f"PrivacyIOManager does not store {type(value).__name__}", fix=fix)
     for name in set(names(folder)) & set(_LOADERS):  # files of an earlier definition of the asset would be read
         if name != kept.name:
             (folder / name).unlink(missing_ok=True)
+
+
+def _rows(value: Any) -> pa.Table:
+    frame = value.to_frame() if isinstance(value, pd.Series) else value
+    frame = frame if isinstance(frame, pd.DataFrame) else given_frame(frame, where="the value")
+    try:
+        return pa.Table.from_pandas(frame)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
+        fix = "convert each column to one type, or use another IO manager for the asset"
+        InputError("a column of the data frame contains values of several types", fix=fix).raise_without_context()
 
 
 def load_stored(folder: Location, kinds: Collection[str] = ()) -> Any:

@@ -77,16 +77,23 @@ def interval_markdown(outcome: LimitOutcome) -> str:
     return _markdown(alt, interval_svg(outcome, ink="gray", hover=False))
 
 
-def line_markdown(alt: str, points: Sequence[tuple[float, float]]) -> str:
-    """Return a line plot of ``points`` (x, y) as a Markdown image; empty for fewer than two finite points."""
-    finite = [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
+def line_markdown(alt: str, points: Sequence[tuple[float, float]], dashed: Sequence[tuple[float, float]] = ()) -> str:
+    """Return a line plot of ``points`` (x, y) as a Markdown image; empty for fewer than two finite points.
+
+    ``dashed`` are the points of a second line on the same axes, for example a limit.
+    """
+    finite, second = ([(x, y) for x, y in line if math.isfinite(x) and math.isfinite(y)] for line in (points, dashed))
     if len(finite) < 2:
         return ""
-    xs, ys = zip(*finite, strict=True)
+    xs, ys = zip(*finite, *second, strict=True)
     x, up = _linear(xs, 5, 235, pad=0), _linear(ys, 55, 5, pad=0)
-    path = " ".join(f"{x(a):.0f},{up(b):.0f}" for a, b in finite)
-    line = f'<polyline fill="none" stroke="steelblue" stroke-width="2" points="{path}"/>'
-    return _markdown(alt, f'<svg xmlns="{XMLNS}" width="240" height="60">{line}</svg>')
+
+    def line(these: Sequence[tuple[float, float]], style: str) -> str:
+        path = " ".join(f"{x(a):.0f},{up(b):.0f}" for a, b in these)
+        return f'<polyline fill="none" {style} points="{path}"/>' if these else ""
+
+    lines = line(finite, 'stroke="steelblue" stroke-width="2"') + line(second, 'stroke="gray" stroke-dasharray="4"')
+    return _markdown(alt, f'<svg xmlns="{XMLNS}" width="240" height="60">{lines}</svg>')
 
 
 def _markdown(alt: str, svg: str) -> str:

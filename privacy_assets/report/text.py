@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 import unicodedata
 from collections.abc import Sequence
 
 from privacy_assets.report.page import Page
 from privacy_assets.report.words import NOTHING, clean
+
+_COLUMNS = 100
 
 
 def page_text(page: Page) -> str:
@@ -31,12 +34,12 @@ def page_text(page: Page) -> str:
     utility = f"Utility, compared with an equal number of real rows: {page.utility_text}."
     lines = [
         *_verdict(page),
-        *(line for note in page.notes for line in textwrap.wrap(f"Note: {note}", 100)),
+        *(line for note in page.notes for line in textwrap.wrap(f"Note: {note}", _COLUMNS)),
         "",
         *aligned([("question", "answer"), *answers]),
         "",
         *(limited if limits else aligned([("statistic", "value", "interval", "note"), *statistics])),
-        *(["", *textwrap.wrap(utility, 100)] if page.utility_text else []),
+        *(["", *textwrap.wrap(utility, _COLUMNS)] if page.utility_text else []),
         *(["", *aligned([("Gretel's scores, 0 to 100", "score", "grade"), *scores])] if scores else []),
         "",
         *aligned([("privacy configuration", "state", "settings"), *protections]),
@@ -46,25 +49,32 @@ def page_text(page: Page) -> str:
 
 
 def verdict_lines(page: Page) -> list[str]:
-    """Return the verdict, its reason, the status of each limit and advice, without any measured number."""
+    """Return the verdict, its reason, the status of each limit and advice, without any measured number.
+
+    Sentences are not wrapped, because a log has a record for each line.
+    """
     limits = [(one["key"], one["limit"], one["label"]) for one in page.limits]
-    return [*_verdict(page), "", *aligned([("statistic", "limit", "verdict"), *limits]), *_advice(page)]
+    table = aligned([("statistic", "limit", "verdict"), *limits])
+    return [*_verdict(page, sys.maxsize), "", *table, *_advice(page, sys.maxsize)]
 
 
-def _verdict(page: Page) -> list[str]:
-    return [f"{page.label.upper()}  {page.title}", *textwrap.wrap(page.headline, 100)]
+def _verdict(page: Page, columns: int = _COLUMNS) -> list[str]:
+    return [f"{page.label.upper()}  {page.title}", *textwrap.wrap(page.headline, columns)]
 
 
-def _advice(page: Page) -> list[str]:
-    lines = [line for advice, keys in page.limit_advice.items() for line in _wrapped(f"{', '.join(keys)}: {advice}")]
+def _advice(page: Page, columns: int = _COLUMNS) -> list[str]:
+    lines = list[str]()
+    for advice, keys in page.limit_advice.items():
+        lines += _wrapped(f"{', '.join(keys)}: {advice}", columns)
     for one in page.advice:
-        lines += _wrapped(f"{one['cause'].capitalize()}. {one['means']} For {', '.join(one['limits'])}.")
-        lines += [line for at, action in enumerate(one["todo"], 1) for line in _wrapped(f"  {at}. {action}", 7)]
+        lines += _wrapped(f"{one['cause'].capitalize()}. {one['means']} For {', '.join(one['limits'])}.", columns)
+        for at, action in enumerate(one["todo"], 1):
+            lines += _wrapped(f"  {at}. {action}", columns, 7)
     return ["", "What to do", *lines] if lines else []
 
 
-def _wrapped(words: str, deeper: int = 4) -> list[str]:
-    return textwrap.wrap(words, 100, initial_indent="  ", subsequent_indent=" " * deeper)
+def _wrapped(words: str, columns: int, deeper: int = 4) -> list[str]:
+    return textwrap.wrap(words, columns, initial_indent="  ", subsequent_indent=" " * deeper)
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

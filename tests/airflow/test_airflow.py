@@ -10,14 +10,19 @@ import re
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import pandas as pd
 import pytest
 import yaml
 from planting import private, readable, traces
+from servers import postgres
+from sqlalchemy import NullPool, create_engine
 from standins import LENIENT, resources, run
 
 from privacy_assets import TableSpec, build_privacy_assets, read_published
@@ -27,7 +32,9 @@ from privacy_assets.gate.statements import ReleaseTarget
 
 FUNCTIONS_APART = True
 HERE, ROOT = Path(__file__).parents[1] / "helpers", Path(__file__).parents[2]
+HAS_POSTGRES = find_spec("airflow") is not None and find_spec("airflow.providers.postgres") is not None
 SECRET = "the same split in every run"
+LINK = "_link_PrivacyReportLink"
 TABLE = {
     "name": "honest",
     "subject": "pid",
@@ -35,6 +42,11 @@ TABLE = {
     "evaluation": {"metrics": ["dcr"], "embedder": False},
     "policy": LENIENT,
 }
+
+
+def blocks(page: str, language: str = "python") -> list[str]:
+    """Code blocks of a page."""
+    return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / page).read_text("utf-8"), re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -92,14 +104,18 @@ def airflow_in(place: Path) -> dict[str, str]:
     }
 
 
-def run_all(place: Path, dags: str) -> Ran:
-    """Run every DAG of the file ``dags`` below ``place``."""
-    environment = airflow_in(place)
+def rows() -> pd.DataFrame:
     people = private()
     people["contact"] = ["mail" if i % 20 != 7 else f"name{i}@x.org" for i in range(len(people))]  # rare values
+    return people
+
+
+def run_all(place: Path, dags: str, source: str = "people.parquet", **variables: str) -> Ran:
+    """Run every DAG of the file ``dags`` below ``place``."""
+    environment = airflow_in(place) | variables
     for file in ("people", "month_2026-01-01"):
-        people.to_parquet(place / f"{file}.parquet")
-    (place / "honest.yaml").write_text(yaml.safe_dump({**TABLE, "source": str(place / "people.parquet")}))
+        rows().to_parquet(place / f"{file}.parquet")
+    (place / "honest.yaml").write_text(yaml.safe_dump({**TABLE, "source": str(place / source)}))
     (place / "dags" / dags).write_text((HERE / dags).read_text())
     said = ""
     for command in (["-m", "airflow", "db", "migrate"], [HERE / "airflow_worker.py", place / "dags" / dags]):
@@ -112,8 +128,22 @@ def run_all(place: Path, dags: str) -> Ran:
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    return run_all(tmp_path_factory.mktemp("airflow"), "gated_dags.py")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
+    """The honest table is read from PostgreSQL if its provider is installed, and OpenLineage events go to a file."""
+    place = tmp_path_factory.mktemp("airflow")
+    transport = {"type": "file", "log_file_path": str(place / "home/events.jsonl"), "append": True}
+    lineage = {"AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(transport)}
+    if not HAS_POSTGRES:
+        yield run_all(place, "gated_dags.py", **lineage)
+        return
+    (block,) = [one for one in blocks("docs/airflow.md") if "PostgresHook" in one]
+    (place / "extract.py").write_text(block.replace("/srv/privacy", str(place)))
+    with postgres() as given:
+        host, port, login, password, name = given.values()
+        uri = f"postgresql://{login}:{password}@{host}:{port}/{name}"
+        engine = create_engine(uri.replace("postgresql", "postgresql+psycopg2"), poolclass=NullPool)
+        rows().to_sql("visits", engine, index=False)
+        yield run_all(place, "gated_dags.py", "extract/visits.parquet", AIRFLOW_CONN_WAREHOUSE=uri, **lineage)
 
 
 @pytest.fixture(scope="module")
@@ -123,9 +153,10 @@ def grouped(tmp_path_factory: pytest.TempPathFactory) -> Ran:
 
 @pytest.mark.slow
 def test_a_table_that_holds_its_policy_is_published_and_read(ran: Ran) -> None:
-    assert ran.states("honest") == {"publish": ("success", 1), "read": ("success", 1)}
+    before = {"extract": ("success", 1)} if HAS_POSTGRES else {}
+    assert ran.states("honest") == {**before, "publish": ("success", 1), "read": ("success", 1)}
     release = ran.store.current(ReleaseTarget("honest"))
-    assert ran.xcoms("honest") == {
+    assert {task: value for task, value in ran.xcoms("honest").items() if task != "extract"} == {
         "publish": {"table": "honest", "partition": None, "release": release.id},
         "read": len(read_published(ran.store.root, "honest")),
     }
@@ -136,6 +167,46 @@ def test_a_table_that_holds_its_policy_is_published_and_read(ran: Ran) -> None:
     ]
     assert any(line.startswith("PASS") for line in log)
     assert any(line.startswith("contract of the columns: ") for line in log)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not HAS_POSTGRES, reason="apache-airflow-providers-postgres is not installed")
+def test_a_source_in_a_database_is_read_with_a_connection(ran: Ran) -> None:
+    extract = ran.place / "extract/visits.parquet"
+    assert extract.parent.stat().st_mode & 0o777 == 0o700
+    assert sorted(pd.read_parquet(extract)["pid"]) == sorted(rows()["pid"])
+
+
+@pytest.mark.slow
+def test_a_report_without_a_server_is_a_path_and_no_link(ran: Ran) -> None:
+    for dag in ("honest", "leaks"):
+        ((path,),) = ran.ask("select value from xcom where dag_id = ? and key = ?", dag, "privacy_report")
+        assert Path(json.loads(str(path))).is_file()
+        assert f"report: {json.loads(str(path))}" in ran.log(dag)
+        ((link,),) = ran.ask("select value from xcom where dag_id = ? and key = ? and task_id = 'publish'", dag, LINK)
+        assert json.loads(str(link)) == ""
+
+
+@pytest.mark.slow
+def test_events_of_openlineage_have_release_and_verdict(ran: Ran) -> None:
+    pytest.importorskip("airflow.providers.openlineage")
+    events = [json.loads(line) for line in (ran.place / "home/events.jsonl").read_text().splitlines()]
+    ended = {(one["job"]["name"], one["eventType"]): one for one in events}
+    (release,) = ended["honest.publish", "COMPLETE"]["outputs"]
+    assert (release["namespace"], release["name"]) == ("x-privacy-assets://releases", "honest")
+    current = ran.store.current(ReleaseTarget("honest"))
+    assert release["facets"]["version"]["datasetVersion"] == current.id
+    tags = {tag["key"]: tag["value"] for tag in release["facets"]["tags"]["tags"]}
+    assert tags == {"verdict": "pass", "sha256": hashlib.sha256(current.table.read_bytes()).hexdigest()}
+    (seen,) = ended["honest.read", "COMPLETE"]["inputs"]
+    assert (seen["namespace"], seen["name"]) == (release["namespace"], release["name"])
+    failed = ended["leaks.publish", "FAIL"]
+    assert [(one["name"], one.get("facets", {})) for one in failed["outputs"]] == [("leaks", {})]
+    assert "the policy does not hold" in failed["run"]["facets"]["errorMessage"]["message"]
+    assert ("leaks.read", "COMPLETE") not in ended and ("says.publish", "FAIL") in ended
+    if HAS_POSTGRES:
+        (table,) = ended["honest.extract.query.1", "COMPLETE"]["inputs"]
+        assert table["name"] == "postgres.public.visits"
 
 
 @pytest.mark.slow
@@ -174,7 +245,10 @@ def test_what_goes_wrong_in_a_step_is_tried_again_and_told_without_values(ran: R
 @pytest.mark.slow
 def test_no_private_value_is_kept_by_airflow(ran: Ran) -> None:
     kept = {str(file): readable(file) for file in (ran.place / "home").rglob("*") if file.is_file()}
-    assert any(name.endswith("airflow.db") for name in kept) and sum(name.endswith(".log") for name in kept) == 5
+    assert (
+        any(name.endswith("airflow.db") for name in kept)
+        and sum(name.endswith(".log") for name in kept) == 5 + HAS_POSTGRES
+    )
     assert {name: found for name, text in {**kept, "said": ran.said}.items() if (found := traces(text))} == {}
 
 
@@ -195,7 +269,8 @@ import sys
 from pathlib import Path
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
-from privacy_assets.airflow import PrivacyGateOperator
+from datetime import date
+from privacy_assets.airflow import PrivacyGateOperator, PrivacyPublishOperator, ReleaseSensor
 from privacy_assets.errors import ConfigError
 table = Path("honest.yaml")
 for given in (
@@ -204,9 +279,22 @@ for given in (
     {"table": Path("nowhere.yaml")},
     {"table": "honest", "source": "people.parquet", "generator": "sinthpop"},
     {"table": "honest", "source": "people_{partition}.parquet"},
+    {"table": table, "deployment": "/srv/{{ var.value.gate }}/releases"},
+    {"table": "honest", "source": "/srv/{{ ds }}.parquet"},
+    {"table": "honest", "source": "people.parquet", "partitions": ["{{ ds }}"]},
 ):
     try:
         PrivacyGateOperator(task_id="publish", **given)
+    except ConfigError as error:
+        print(error)
+for kind, given in (
+    (PrivacyPublishOperator, {"table": table, "attested_by": "{{ params.task }}"}),
+    (ReleaseSensor, {"table": "{{ params.table }}"}),
+    (ReleaseSensor, {"table": "honest", "newer_than": "yesterday"}),
+    (ReleaseSensor, {"table": "honest", "newer_than": date(2026, 1, 1)}),
+):
+    try:
+        kind(task_id="publish", **given)
     except ConfigError as error:
         print(error)
 os.environ["PRIVACY_ASSETS_TRUSTED_KEYS"] = "keys"
@@ -222,11 +310,8 @@ print({"torch", "faiss", "sklearn", "numba", "scipy"} & set(sys.modules))
 def test_mistakes_are_told_when_a_dag_is_parsed_or_a_task_begins_and_nothing_heavy_is_imported(tmp_path: Path) -> None:
     environment = airflow_in(tmp_path)
     (tmp_path / "honest.yaml").write_text(yaml.safe_dump({**TABLE, "source": "people.parquet"}))
-    page = (ROOT / "docs/airflow.md").read_text(encoding="utf-8")
-    (tmp_path / "patients.yaml").write_text(re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[0])
-    found = re.findall(
-        r"^```python\n(.*?)^```", page + (ROOT / "README.md").read_text("utf-8"), re.MULTILINE | re.DOTALL
-    )
+    (tmp_path / "patients.yaml").write_text(blocks("docs/airflow.md", "yaml")[0])
+    found = [*blocks("docs/airflow.md"), *blocks("README.md")]
     for number, block in enumerate(one for one in found if "airflow" in one):
         (tmp_path / f"block_{number}.py").write_text(block)
     (tmp_path / "parsed.py").write_text(f"{BLOCKS}\n{MISTAKES}")
@@ -238,15 +323,26 @@ def test_mistakes_are_told_when_a_dag_is_parsed_or_a_task_begins_and_nothing_hea
     assert [line for line in done.stdout.splitlines() if warned not in line] == [
         "block_0.py: patients, patients_leak",
         "block_1.py: patients, patients_readers",
-        "block_2.py: visits, visits_by_hand",
-        "block_3.py: readers",
-        "block_4.py: visits, claims",
-        "block_5.py: patients",
+        "block_2.py: visits_of_warehouse",
+        "block_3.py: visits, visits_by_hand",
+        "block_4.py: readers",
+        "block_5.py: visits, claims",
+        "block_6.py: patients",
         "releases: releases is relative, and tasks start in any folder. Fix: set the absolute path.",
         "table honest: source was passed in addition to a spec. Fix: set it in the spec.",
         "nowhere.yaml: no such file. Fix: pass the path of a table's YAML file.",
         "table honest, generator: unknown generator 'sinthpop'. Did you mean 'synthpop'?",
         "table honest, data: the path of source has {partition}, and the table has no partitions.",
+        "'/srv/{{ var.value.gate }}/releases' is a template, and settings are not rendered. Fix: set the value itself.",
+        "table honest, source: '/srv/{{ ds }}.parquet' is a template, and settings are not rendered. Fix: set the value"
+        " itself.",
+        "'{{ ds }}' is a template, and settings are not rendered. Fix: set the value itself.",
+        "'{{ params.task }}' is a template, and settings are not rendered. Fix: set the value itself.",
+        "'{{ params.table }}' is a template, and settings are not rendered. Fix: set the value itself.",
+        "ReleaseSensor: newer_than is 'yesterday', not a time. Fix: set a time with a time zone, for example"
+        " datetime(2026, 1, 1, tzinfo=UTC).",
+        "ReleaseSensor: newer_than has no time zone. Fix: set a time with a time zone, for example"
+        " datetime(2026, 1, 1, tzinfo=UTC).",
         "PRIVACY_ASSETS_TRUSTED_KEYS: keys is relative, and tasks start in any folder. Fix: set the absolute path.",
         "set()",
     ]
@@ -334,9 +430,6 @@ def test_a_group_of_a_table_that_leaks_ends_at_its_verdict(grouped: Ran) -> None
     ]
 
 
-LINK = "_link_PrivacyReportLink"
-
-
 @pytest.mark.slow
 def test_a_date_is_the_partition_that_holds_it(grouped: Ran) -> None:
     store = ReleaseStore(grouped.place / "grouped/releases")
@@ -360,4 +453,4 @@ def test_nothing_of_a_group_is_kept_by_airflow(grouped: Ran) -> None:
     )
     (serialized,) = grouped.ask("select group_concat(data) from serialized_dag")
     assert "people.parquet" not in str(serialized) and "SECRET" not in str(serialized)
-    assert fields[0] <= 1, "the task `read` alone has templates"
+    assert fields[0] <= 2, "only the tasks `read` and `wait` have templates"

@@ -33,6 +33,15 @@ from tests.stores import extend_to_null, new_bucket, s3
         ({"releases": "s4://bucket"}, "Did you mean s3"),
         ({"releases": 3}, "expected a path"),
         ({"releases": "gs://bucket/releases", "store_conn_id": "store"}, "only S3 is supported"),
+        ({"releases": "/srv/{{ var.value.gate }}/releases"}, "is a template, and settings are not rendered"),
+        ({"home": "/srv/{% if x %}y{% endif %}"}, "is a template"),
+        ({"releases": "s3://{{ var.value.bucket }}/releases"}, "is a template"),
+        ({"releases": "/r", "signing_key": "secrets:{{ params.key }}"}, "is a template"),
+        ({"releases": "/r", "report_url": "https://{{ var.value.host }}"}, "is a template"),
+        ({"releases": "/r", "store_conn_id": "{{ params.store }}"}, "is a template"),
+        ({"releases": "/r", "device": "{{ params.device }}"}, "is a template"),
+        ({"releases": "/r", "report_url": "reports.example"}, "is not the URL of a web server"),
+        ({"releases": "/r", "report_url": "file:///srv"}, "is not the URL of a web server"),
     ],
 )
 def test_mistakes_are_told_when_the_dag_is_parsed(given: dict, words: str) -> None:
@@ -41,7 +50,7 @@ def test_mistakes_are_told_when_the_dag_is_parsed(given: dict, words: str) -> No
 
 
 def test_what_is_not_given_comes_from_the_environment_of_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RELEASES", "PRIVATE", "TRUSTED_KEYS"):
+    for name in ("RELEASES", "PRIVATE", "TRUSTED_KEYS", "REPORT_URL"):
         monkeypatch.delenv(f"PRIVACY_ASSETS_{name}", raising=False)
     with pytest.raises(ConfigError, match="the release folder is not set"):
         AirflowDeployment().open()
@@ -58,6 +67,12 @@ def test_what_is_not_given_comes_from_the_environment_of_the_worker(monkeypatch:
     with pytest.raises(ConfigError, match="PRIVACY_ASSETS_RELEASES: releases is relative"):
         AirflowDeployment().open()
     assert AirflowDeployment(releases="/other").open().releases == Path("/other"), "the DAG file comes first"
+    monkeypatch.setenv("PRIVACY_ASSETS_RELEASES", "/srv/{{ var.value.gate }}/releases")
+    with pytest.raises(ConfigError, match="is a template"):
+        AirflowDeployment().open()
+    monkeypatch.setenv("PRIVACY_ASSETS_REPORT_URL", "reports.example")
+    with pytest.raises(ConfigError, match="PRIVACY_ASSETS_REPORT_URL: 'reports.example' is not the URL"):
+        AirflowDeployment(releases="/other").open()
 
 
 def test_its_text_names_settings_and_no_values() -> None:
@@ -69,7 +84,7 @@ def test_the_address_of_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PRIVACY_ASSETS_REPORT_URL", raising=False)
     values = Path("/srv/private/values")
     report = values / "adult/_all/reports/0123"
-    assert AirflowDeployment().page(report, values) == "file:///srv/private/values/adult/_all/reports/0123/report.html"
+    assert AirflowDeployment().page(report, values) == f"{report}/report.html", "a path"
     wanted = "https://reports.example/adult/_all/reports/0123/report.html"
     assert AirflowDeployment(report_url="https://reports.example/").page(report, values) == wanted
     monkeypatch.setenv("PRIVACY_ASSETS_REPORT_URL", "https://reports.example")
@@ -196,7 +211,8 @@ def test_what_the_provider_names_is_there() -> None:
     places = [
         place for kind in ("operators", "sensors", "triggers") for one in found[kind] for place in one["python-modules"]
     ]
-    assert all(find_spec(place) for place in [*places, *(link.rpartition(".")[0] for link in found["extra-links"])])
+    named = [*found["extra-links"], *(one["to_openlineage_converter"] for one in found["asset-uris"])]
+    assert all(find_spec(place) for place in [*places, *(name.rpartition(".")[0] for name in named)])
 
 
 WAITS = """
@@ -206,7 +222,7 @@ from pathlib import Path
 print = partial(print, ">>")
 import airflow.sdk
 from airflow.sdk.exceptions import TaskDeferred
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from airflow.sdk import DAG, Asset
 from privacy_assets.airflow import AirflowDeployment, PrivacyGateOperator, ReleaseSensor, privacy_gate
 from privacy_assets.airflow.operators import redact_exceptions
@@ -253,6 +269,14 @@ for given in ({"newer_than": datetime(2026, 1, 1)}, {"deployment": stored}):
         ReleaseSensor(task_id="wrong", table="people", **{"deployment": place, "deferrable": True, **given})
     except ConfigError as error:
         print(error)
+now = datetime.now(UTC)
+for end in (now - timedelta(days=1), now + timedelta(days=1), "", now.replace(tzinfo=None)):
+    waits = ReleaseSensor(task_id="new", table="people", newer_than="{{ data_interval_end }}", deployment=gate)
+    try:
+        waits.render_template_fields({"data_interval_end": end})
+        print(waits.poke({}).is_done)
+    except Exception as error:
+        print(type(error).__name__, error)
 with DAG("outlets", default_args={"outlets": [Asset("other")]}) as dag:
     group = privacy_gate("people", source="/rows.parquet", deployment="/r", outlets=[Asset("own")])
     alone = PrivacyGateOperator(task_id="alone", table="all", source="/rows.parquet", deployment="/r")
@@ -299,10 +323,15 @@ def test_the_sensor_waits_in_the_triggerer_and_verifies_by_itself(tmp_path: Path
     assert deferred.startswith("privacy_assets.airflow.sensor.ReleaseTrigger {'releases': ")
     assert event == "{'table': 'people', 'partition': None}"
     assert "'release': " in found and "'sha256': " in found
+    fix = "Fix: set a time with a time zone, for example datetime(2026, 1, 1, tzinfo=UTC)."
     assert rest == [
         "None",
-        "ReleaseSensor: newer_than has no time zone. Fix: add one, for example datetime(2026, 1, 1, tzinfo=UTC).",
+        f"ReleaseSensor: newer_than has no time zone. {fix}",
         "ReleaseSensor: deferrable and store_conn_id cannot be combined. Fix: remove one.",
+        "True",
+        "False",
+        f"AirflowFailException ReleaseSensor: newer_than is '', not a time. {fix}",
+        f"AirflowFailException ReleaseSensor: newer_than has no time zone. {fix}",
         "[['own', 'people_release'], ['other', 'all_release']]",
         "AirflowException None",
         "AirflowFailException None",

@@ -18,7 +18,7 @@ from dagster.components.core.component_tree import ComponentTreeException
 from dagster.components.testing import create_defs_folder_sandbox
 from standins import LENIENT, table_of
 
-from privacy_assets import PrivacyGate, build_privacy_assets, build_privacy_checks
+from privacy_assets import PrivacyGate, build_privacy_assets, build_privacy_checks, resources
 from privacy_assets.errors import ConfigError
 from privacy_assets.metrics.policies import default_policy, load_policy
 from privacy_assets.metrics.registry import default_metrics
@@ -138,17 +138,36 @@ def test_privacy_checks_carry_the_tags_of_a_device_when_they_may_use_one() -> No
         assert dict(made.op.tags) == ({"device": "1"} if embedder else {}) and not made.op.pool
 
 
-def test_assets_stand_in_the_groups_data_attacks_and_gate() -> None:
+def test_groups_and_steps_follow_tables() -> None:
+    names = ["people", "visits", "b", "c", "d"]
+    defs = dg.Definitions.merge(*(table_of(name, source="demo") for name in names))
+    assert [*dict.fromkeys(spec.group_name for asset in defs.assets for spec in asset.specs)] == names
+    for asset in defs.assets:
+        assert {key.path[0] for key in asset.keys} == {asset.op.name.partition("__")[0]}
+
+
+def test_a_prefix_is_on_all_keys_and_the_rest_stays() -> None:
+    plain = shape(table_of("people", source="demo"))
+    for prefix in ("lake", ["lake", "eu"]):
+        found = shape(table_of("people", source="demo", key_prefix=prefix))
+        path = [prefix] if isinstance(prefix, str) else prefix
+        assert set(found["deps"]) == {key.with_prefix(path) for key in plain["deps"]}
+        assert {check.asset_key for check in found["checks"]} == {
+            key.asset_key.with_prefix(path) for key in plain["checks"]
+        }
+    for wrong in ("a/b", "", 3, ["a", 3]):
+        with pytest.raises(ConfigError, match="table people: key_prefix must be a name without slashes"):
+            table_of("people", source="demo", key_prefix=wrong)
+
+
+def test_a_downstream_asset_in_the_group_of_a_table_needs_no_key() -> None:
+    @dg.asset(group_name="people")
+    def by_sex(published: Any) -> None: ...
+
     defs = dg.Definitions.merge(*(table_of(name, source="demo") for name in ("people", "visits")))
-    found: dict[str, set[str]] = {}
-    for asset in defs.assets or []:
-        for spec in asset.specs:
-            found.setdefault(spec.group_name, set()).add(spec.key.path[-1])
-    assert found == {
-        "data": {"source", "train", "holdout", "reference", "embedder", "generator", "synthetic"},
-        "attacks": {"evaluation_inputs", "leak_study", *default_metrics()},
-        "gate": {"attestation", "privacy_report", "published"},
-    }
+    here = dg.Definitions([by_sex], resources=resources())
+    graph = dg.Definitions.merge(defs, here).resolve_asset_graph()
+    assert graph.get(dg.AssetKey("by_sex")).parent_keys == {dg.AssetKey(["people", "published"])}
 
 
 @pytest.mark.parametrize(("run", "days"), [({}, 30), ({"stale_after_days": 2}, 2), ({"stale_after_days": None}, None)])

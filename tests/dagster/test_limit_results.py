@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from urllib.parse import unquote
 
 import dagster as dg
 
@@ -27,6 +29,20 @@ def test_a_limit_that_cannot_fail_gives_a_warning_that_blocks_nothing() -> None:
     assert check(0.03).severity == warning and check(0.03).description.startswith("cannot fail on this table")
     assert (check(0.9, value=0.3).passed, check(0.9, value=0.3).severity) == (False, error)
     assert (check(0.03, value=0.3).passed, check(0.03, value=0.3).severity) == (False, error)
+
+
+def test_judged_number_and_limit_of_all_runs_are_in_one_plot() -> None:
+    outcome = judge_limit(LIMIT, MetricResult("dcr", (FOUND,)))
+    first = limit_result(dg.AssetKey("synthetic"), outcome)
+    earlier = [{"privacy_score: judged": 0.24, "privacy_score: limit": 0.12}, {}]
+    later = limit_result(dg.AssetKey("synthetic"), outcome, earlier=earlier)
+    plot = later.metadata.pop("judged and limit by run").value
+    assert first.metadata == later.metadata and len(plot) < 1000
+    # The judged number falls from twice the limit; the limit stays. The second run has no numbers.
+    judged, limit = re.findall(r"points='([^']*)'", unquote(plot))
+    (_, at_limit), (_, still) = [point.split(",") for point in limit.split()]
+    (_, top), (_, now) = [point.split(",") for point in judged.split()]
+    assert int(top) < int(at_limit) == int(still) < int(now)
 
 
 def test_the_list_of_limits_marks_those_that_cannot_fail() -> None:

@@ -68,7 +68,7 @@ def test_daily_partitions_take_their_day(tmp_path: Path, instance: dg.DagsterIns
     rows = Table.load(tmp_path / "storage/people/source/partition=2024-01-02/table.bin").frame()
     assert set(rows["joined"].dt.date.astype(str)) == {"2024-01-02"}
     empty = run(defs, instance, partition="2024-03-01")
-    assert "the partition has no rows" in failures(empty)["people__read"].error.cause.message
+    assert "the partition has no rows" in failures(empty)["people__read"].user_failure_data.description
 
 
 @pytest.mark.parametrize("key", ["..", "../x", "a/b", "/etc", ""])
@@ -189,7 +189,7 @@ def test_an_upstream_asset_without_partitions_is_not_published_whole(
     assert dg.materialize([raw], resources=defs.resources, instance=instance).success
     result = run(defs, instance, "source", partition="north")
     if column is None:
-        assert "asset raw is not partitioned" in failures(result)["people__read"].error.cause.message
+        assert "asset raw is not partitioned" in failures(result)["people__read"].user_failure_data.description
     else:
         rows = Table.load(tmp_path / "storage/people/source/partition=north/table.bin").frame()
         assert result.success and set(rows["region"]) == {"north"}

@@ -63,6 +63,8 @@ def test_a_program_has_no_channel_into_the_metadata(world: World) -> None:
         names = event.asset_materialization.metadata
         assert not [name for name in names if name.startswith(("reported", "epochs", "last", "training"))]
     assert list((world.place / "releases").rglob("*.parquet")) and leaks(world) == {}
+    runs = [world.instance.get_records_for_run(run.run_id).records for run in world.instance.get_runs()]
+    assert not [record for records in runs for record in records if "[pipes]" in record.event_log_entry.user_message]
 
 
 @pytest.mark.parametrize("part", ["in_train", slow("in_sample")])

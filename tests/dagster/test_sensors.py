@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def tick(defs: dg.Definitions, instance: dg.DagsterInstance, cursor: str | None 
 
 def scheduled(defs: dg.Definitions, instance: dg.DagsterInstance) -> Any:
     given = {"instance": instance, "repository_def": defs.get_repository_def(), "resources": defs.resources}
-    with dg.build_schedule_context(**given) as context:
+    with dg.build_schedule_context(**given, scheduled_execution_time=datetime.now(UTC)) as context:
         return defs.resolve_schedule_def("people_schedule").evaluate_tick(context)
 
 
@@ -186,6 +187,90 @@ def test_partitions_are_looked_at_one_by_one(tmp_path: Path, stored: dg.DagsterI
         assert [request.partition_key for request in found.run_requests] == ["north"]
 
 
+DAYS = dg.DailyPartitionsDefinition(start_date="2026-01-01", end_date="2026-06-01")
+MAY = [f"2026-05-{day:02}" for day in range(1, 32)]
+
+
+def judged(instance: dg.DagsterInstance, *partitions: str, name: str = "people") -> None:
+    for partition in partitions:
+        instance.report_runless_asset_event(dg.AssetMaterialization([name, "attestation"], partition=partition))
+
+
+@pytest.mark.parametrize(
+    ("done", "watched"),
+    [
+        ([], MAY[30:]),  # a new table starts with the latest window
+        (["2026-05-30"], MAY[30:]),
+        (["2026-05-27"], MAY[27:]),  # three days without the daemon
+        (["2026-05-27", "2026-05-31"], MAY[27:]),  # and the latest by hand
+        (["2026-05-25", "2026-05-27", "2026-05-29"], [*MAY[25:26], *MAY[27:28], *MAY[29:]]),
+        (MAY, MAY[30:]),
+        (["2026-05-01"], MAY[1:]),
+    ],
+)
+def test_windows_that_ended_without_the_daemon_are_watched(
+    done: list[str], watched: list[str], instance: dg.DagsterInstance
+) -> None:
+    judged(instance, *done)
+    assert sensors.partitions_to_watch(dg.AssetKey(["people", "attestation"]), DAYS, instance) == (watched, "")
+
+
+@pytest.mark.parametrize("done", ["2026-04-21", "2026-01-05"])  # the second is before the windows that are looked at
+def test_older_windows_without_a_verdict_are_named(done: str, instance: dg.DagsterInstance) -> None:
+    judged(instance, done)
+    watched, note = sensors.partitions_to_watch(dg.AssetKey(["people", "attestation"]), DAYS, instance)
+    assert watched == MAY[1:]
+    first, n = ("2026-04-22", 10) if done == "2026-04-21" else ("2026-02-21", 70)
+    assert f"the {n} partitions without a verdict from {first} to 2026-05-01 are not requested" in note
+    assert "Fix: launch a backfill" in note
+
+
+def test_after_three_days_without_the_daemon_each_day_is_requested(tmp_path: Path, stored: dg.DagsterInstance) -> None:
+    days = ["2026-05-29", "2026-05-30", "2026-05-31"]
+    for day in days:
+        people(100).to_csv(tmp_path / f"people_{day}.csv", index=False)
+    defs = table(tmp_path, source=str(tmp_path / "people_{partition}.csv"), partitions_def=DAYS)
+    judged(stored, "2026-05-28")
+    for found in (scheduled(defs, stored), tick(defs, stored)):
+        assert [request.partition_key for request in found.run_requests] == days
+    (tmp_path / "people_2026-05-30.csv").unlink()  # the others do not wait for it
+    assert [request.partition_key for request in scheduled(defs, stored).run_requests] == [days[0], days[2]]
+    for day in days:
+        (tmp_path / f"people_{day}.csv").unlink(missing_ok=True)
+    stored.wipe_assets([dg.AssetKey(["people", "attestation"])])
+    judged(stored, "2026-01-05")
+    skipped = scheduled(defs, stored).skip_message
+    assert "from 2026-02-21 to 2026-05-01" in skipped and "25 more partitions are skipped" in skipped
+    assert "people_2026-05-31.csv: no such file" in skipped and "people_2026-05-02.csv" not in skipped
+
+
+def external(place: Path, partitions: dg.PartitionsDefinition) -> dg.Definitions:
+    files = {role: place / f"{role}_{{partition}}.csv" for role in ("train", "holdout", "synthetic")}
+    tables = table_of("people", subject="pid", **files, **QUICK, partitions_def=partitions)
+    schedule = dg.Definitions(schedules=[build_table_schedule("people", "0 6 * * *")])
+    return dg.Definitions.merge(tables, schedule, resources(place))
+
+
+def test_a_table_without_a_source_runs_each_partition_at_each_tick(tmp_path: Path, stored: dg.DagsterInstance) -> None:
+    defs, keys = external(tmp_path, REGIONS), set()
+    for _ in range(2):
+        requests = scheduled(defs, stored).run_requests
+        assert [request.partition_key for request in requests] == ["north", "south"]
+        keys |= {request.run_key for request in requests}
+    assert len(keys) == 4
+
+
+def test_a_table_without_a_source_requests_a_missed_window_until_it_has_a_verdict(
+    tmp_path: Path, stored: dg.DagsterInstance
+) -> None:
+    defs = external(tmp_path, DAYS)
+    judged(stored, "2026-05-29")
+    first = scheduled(defs, stored).run_requests
+    assert [request.partition_key for request in first] == ["2026-05-30", "2026-05-31"]
+    launched(stored, first[0], dg.DagsterRunStatus.STARTED)
+    assert [request.partition_key for request in scheduled(defs, stored).run_requests] == ["2026-05-31"]
+
+
 def test_schedules_and_sensors_are_stopped_by_default(tmp_path: Path) -> None:
     defs = table(tmp_path)
     assert all(s.default_status == dg.DefaultSensorStatus.STOPPED for s in defs.sensors)
@@ -203,6 +288,34 @@ def test_a_rejected_publication_is_a_failed_run_that_is_reported(
     (text,) = told
     assert text.startswith(f"run {blocked.run_id} of people_pipeline, partition north failed.\n  people__attest: ")
     assert "dcr.identical_excess" in text and capsys.readouterr().err.count(text) == 2
+
+
+def test_each_of_thirty_failed_runs_is_reported_over_several_ticks(instance: dg.DagsterInstance) -> None:
+    """Dagster reports at most five runs in a tick, and none that failed before the first tick."""
+
+    @dg.op
+    def fails() -> None:
+        raise ValueError
+
+    @dg.job(partitions_def=dg.StaticPartitionsDefinition([str(number) for number in range(30)]))
+    def nightly() -> None:
+        fails()
+
+    told: list[str] = []
+    defs = dg.Definitions(jobs=[nightly], sensors=[build_run_failure_sensor(told.append)])
+    sensor, job, cursor = defs.resolve_sensor_def("privacy_run_failures"), defs.resolve_job_def("nightly"), None
+
+    def ticks(n: int) -> None:
+        nonlocal cursor
+        for _ in range(n):
+            with dg.build_sensor_context(instance, cursor, repository_def=defs.get_repository_def()) as context:
+                cursor = sensor.evaluate_tick(context).cursor
+
+    ticks(1)
+    for number in range(30):
+        job.execute_in_process(instance=instance, partition_key=str(number), raise_on_error=False)
+    ticks(7)
+    assert [int(text.partition("partition ")[2].partition(" ")[0]) for text in told] == list(range(30))
 
 
 def test_an_error_of_another_asset_is_reported_without_its_message(instance: dg.DagsterInstance) -> None:

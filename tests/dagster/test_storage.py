@@ -124,6 +124,12 @@ def test_a_type_that_is_not_stored_here(tmp_path: Path) -> None:
         store_value(object(), tmp_path)
 
 
+def test_a_frame_that_parquet_cannot_hold_says_so(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="values of several types. Fix: convert") as caught:
+        store_value(pd.DataFrame({"x": ["secret", 3]}), tmp_path)
+    assert caught.value.__context__ is None and "secret" not in str(caught.value)
+
+
 @pytest.mark.parametrize("name", ["..", "a/b", "a.b", "", " ", "%2e"])
 def test_no_key_or_partition_leaves_the_base(name: str, tmp_path: Path) -> None:
     io = PrivacyIOManager(base=str(tmp_path))

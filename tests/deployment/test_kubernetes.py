@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,7 +27,7 @@ from dagster._core.launcher import LaunchRunContext
 from dagster_k8s import K8sRunLauncher
 from dagster_k8s.client import DagsterKubernetesClient
 from dagster_k8s.job import UserDefinedDagsterK8sConfig, get_user_defined_k8s_config
-from dagster_k8s.models import k8s_model_from_dict
+from dagster_k8s.models import k8s_model_from_dict, k8s_snake_case_dict
 from pods import HERE, IMAGE, LAUNCHER, ROOT, SERVER, VALUES, Cluster, instance_config, job_of, step_jobs
 from standins import people
 
@@ -305,6 +306,82 @@ def test_the_page_makes_every_secret_that_is_named() -> None:
     assert made == named | {SIGNING, VALUES["global"]["postgresqlSecretName"]}
     assert LAUNCHER["config"]["postgres_password_secret"] == VALUES["global"]["postgresqlSecretName"]
     assert f"-n {LAUNCHER['config']['job_namespace']} " in page and "helm install dagster " in page
+
+
+VOLUME = yaml.safe_load((ROOT / "deployment/kubernetes/volume.yaml").read_text(encoding="utf-8"))
+COMMENTED = [
+    yaml.safe_load(line)
+    for line in re.findall(r"# - (\{.+\})$", (ROOT / "deployment/kubernetes/values.yaml").read_text(), re.MULTILINE)
+]
+GROUP = VOLUME["spec"]["securityContext"]["fsGroup"]
+OPENS = """
+import os, sys
+from privacy_assets.errors import ConfigError
+from privacy_assets.gate.deployment import DeploymentSettings
+DeploymentSettings(home=sys.argv[1]).open().gate()  # whatever is imported on the way may not be for another user
+os.setgroups([int(sys.argv[3])])
+os.setgid(int(sys.argv[3]))
+os.setuid(int(sys.argv[3]))
+try:
+    DeploymentSettings(home=sys.argv[2]).open().gate()
+    print("opened")
+except ConfigError as error:
+    print(error)
+"""
+
+
+def test_the_pod_that_prepares_a_volume_has_the_user_of_the_values() -> None:
+    pod = k8s_model_from_dict(
+        kubernetes.client.V1PodSpec, k8s_snake_case_dict(kubernetes.client.V1PodSpec, VOLUME["spec"])
+    )
+    values = SERVER["podSecurityContext"]
+    assert (
+        pod.security_context.run_as_user == values["runAsUser"] and pod.security_context.fs_group == values["fsGroup"]
+    )
+    assert pod.security_context.fs_group_change_policy == values["fsGroupChangePolicy"] == "OnRootMismatch"
+    *variables, volume, mount = COMMENTED
+    assert volume == VOLUME["spec"]["volumes"][0]
+    assert all(one["name"] in SETTINGS and one["value"].startswith(f"{mount['mountPath']}/") for one in variables)
+    k8s_model_from_dict(kubernetes.client.V1VolumeMount, k8s_snake_case_dict(kubernetes.client.V1VolumeMount, mount))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can mount a volume as Kubernetes does, and become another user")
+def test_a_volume_with_fsgroup_opens_as_the_page_describes_and_otherwise_the_error_says_how(tmp_path: Path) -> None:
+    with TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        volume, pod = Path(folder) / "volume", Path(folder) / "srv"
+        for made in (volume, pod):
+            made.mkdir(mode=0o755)
+
+        def mounted(policy: str) -> None:
+            """Set group and mode as the kubelet does (SetVolumeOwnership)."""
+            for path in [volume, *volume.rglob("*")] if policy == "Always" else [volume]:
+                os.chown(path, -1, GROUP)
+                path.chmod(path.stat().st_mode | (0o2770 if path.is_dir() else 0o660))
+
+        def opened(home: Path) -> str:
+            command = [sys.executable, "-c", OPENS, str(tmp_path / "first"), str(home), str(GROUP)]
+            done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+            assert done.returncode == 0, done.stderr
+            return done.stdout.strip()
+
+        mounted("OnRootMismatch")
+        assert "mount a subPath of it" in opened(volume / "home")
+        (container,) = VOLUME["spec"]["containers"]
+        command = [part.replace("/volume", str(volume)) for part in container["command"]]
+        subprocess.run(command, check=True, user=GROUP, group=GROUP, extra_groups=[GROUP])
+        (volume / "gate").rename(pod / "privacy")  # a subPath is mounted without the folders above it
+        assert [opened(pod / "privacy") for _ in range(2)] == ["opened", "opened"]
+        (pod / "privacy").rename(volume / "gate")
+        mounted("OnRootMismatch")
+        (volume / "gate").rename(pod / "privacy")
+        assert opened(pod / "privacy") == "opened"
+        (pod / "privacy").rename(volume / "gate")
+        mounted("Always")
+        (volume / "gate").rename(pod / "privacy")
+        found = opened(pod / "privacy")
+        assert "other users can access" in found and "fsGroupChangePolicy to OnRootMismatch" in found
 
 
 def test_the_image_has_what_the_values_name() -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import runpy
 import sys
 import warnings
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ import pandas as pd
 from airflow.sdk import DAG, task
 from drawing import row_of
 
-from privacy_assets.airflow import AirflowDeployment, PrivacyGateOperator
+from privacy_assets.airflow import AirflowDeployment, PrivacyGateOperator, release_asset
 from privacy_assets.pipeline import steps, work
 from privacy_assets.pipeline.spec import TableSpec
 from privacy_assets.pipeline.work import StepResult, TableRun
@@ -24,7 +25,7 @@ RELEASES = PLACE / "deployment/releases"
 HONEST = TableSpec.load(PLACE / "honest.yaml")
 
 
-@task
+@task(inlets=[release_asset("honest")])
 def read(table: str) -> int:
     import privacy_assets as pa
 
@@ -49,10 +50,11 @@ def split(run: TableRun, name: str, values: Mapping[str, Any]) -> StepResult:
 steps.STEPS = tuple(replace(step, work=split) if step.verb == "split" else step for step in steps.STEPS)
 
 with DAG("honest", schedule=None) as honest:
+    extract = [runpy.run_path(str(PLACE / "extract.py"))["extract"]()] if (PLACE / "extract.py").exists() else []
     publish = PrivacyGateOperator(
         task_id="publish", table=PLACE / "honest.yaml", deployment=AirflowDeployment(releases=RELEASES, device="cpu")
     )
-    publish >> read("honest")
+    extract >> publish >> read("honest")
 
 with DAG("leaks", schedule=None) as leaks:
     table = TableSpec(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 import dagster as dg
 import pytest
@@ -53,6 +53,7 @@ def test_another_spelling_is_no_partition(key: str) -> None:
 def test_a_time_in_another_zone_is_that_of_utc() -> None:
     late = datetime.fromisoformat("2026-03-01T23:30:00-05:00")
     assert TimePartitions("2026-01-01").of(late) == "2026-03-02"
+    assert TimePartitions(date(2026, 1, 1)).first == datetime(2026, 1, 1, tzinfo=UTC)
     assert TimePartitions(datetime.fromisoformat("2026-01-01T00:00:00+02:00")).first == datetime(2026, 1, 1, tzinfo=UTC)
 
 

@@ -227,6 +227,13 @@ def test_a_line_is_an_image_within_its_frame_or_nothing():
     assert line_markdown("loss", [(0, 3.0), (1, math.nan)]) == ""
 
 
+def test_two_lines_have_the_same_axes():
+    image = line_markdown("judged", [(0, 0.0), (1, 1.0)], [(0, math.nan), (0, 2.0), (1, 2.0)])
+    first, second = ET.fromstring(unquote(image.partition(",")[2][:-1])).findall("{*}polyline")
+    assert (first.get("points"), second.get("points")) == ("5,55 235,30", "5,5 235,5")
+    assert second.get("stroke-dasharray") and not first.get("stroke-dasharray")
+
+
 def test_the_number_that_is_drawn_is_the_one_that_is_judged_and_a_pass_never_lies_in_the_shade() -> None:
     rng = np.random.default_rng(0)
     outcomes = [outcome for make in ALL for outcome in make().policy_verdict.outcomes]

@@ -53,3 +53,11 @@ def test_the_lines_of_the_verdict_have_every_limit_and_no_measured_number(make):
         if outcome.estimate is not None and outcome.estimate.measurable:
             assert interval(outcome.estimate) in made.to_text() and interval(outcome.estimate) not in text
     assert "What to do" in text or made.verdict == "pass"
+
+
+def test_a_sentence_is_wrapped_in_a_terminal_and_one_line_in_a_log():
+    advice = f"increase the leaves of the trees{' and their shrinkage' * 5}, or generate fewer rows"
+    made = report(dcr(0.31, 1.0), limits=tuple(replace(limit, advice=advice) for limit in LIMITS[:3]))
+    (line,) = [line for line in verdict_lines(made.page()) if "ncrease the leaves" in line]
+    assert "or generate fewer rows" in line and len(line) > 120
+    assert line not in made.to_text() and "".join(line.split()) in "".join(made.to_text().split())

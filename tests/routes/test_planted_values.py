@@ -333,7 +333,7 @@ def test_the_guard_keeps_what_dagster_reads() -> None:
     checked_step(generate)(3).close()
 
 
-@pytest.mark.parametrize("error", [dg.Failure("x"), dg.RetryRequested(2), InputError("x")], ids=repr)
+@pytest.mark.parametrize("error", [dg.Failure("x"), dg.RetryRequested(2)], ids=repr)
 def test_what_steers_a_step_passes_without_its_chain(error: BaseException) -> None:
     def step() -> None:
         error.add_note(PLANTED["name"])
@@ -344,6 +344,20 @@ def test_what_steers_a_step_passes_without_its_chain(error: BaseException) -> No
     assert caught.value is error and error.__cause__ is None and error.__context__ is None
     info = serializable_error_info_from_exc_info((type(error), error, error.__traceback__))
     assert traces(info.to_string()) == set()
+
+
+def test_a_known_error_is_a_failure_without_its_chain() -> None:
+    def step() -> None:
+        error = InputError("no rows")
+        error.add_note(PLANTED["name"])
+        raise error from ValueError(PLANTED["name"])
+
+    with pytest.raises(dg.Failure) as caught:
+        checked_step(step)()
+    error = caught.value
+    assert error.description == "no rows." and not error.allow_retries
+    info = serializable_error_info_from_exc_info((type(error), error, error.__traceback__))
+    assert "no rows." in info.to_string() and traces(info.to_string()) == set()
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, GeneratorExit, dg.DagsterExecutionInterruptedError])

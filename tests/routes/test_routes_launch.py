@@ -6,6 +6,7 @@ tests/deployment/test_launch_served.py tests these routes from a browser.
 
 import functools
 import http.server
+import logging
 import os
 import pickle
 import subprocess
@@ -19,7 +20,6 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 import pytest
-from dagster._core.definitions.job_definition import default_job_io_manager
 from routes import EVERY, World, gated, nothing_published, reason, released, with_assets
 from standins import QUICK, independent, made, resources, table_of
 
@@ -100,14 +100,7 @@ def test_route_33_the_default_io_manager_shows_a_variable(world: World) -> None:
     with pytest.raises(dg.DagsterInvalidConfigError, match='unexpected config entry "base_dir"'):
         launch(world, defs, evil, "note")
     unbound = without(defs, "io_manager")
-    beside = launch(world, unbound, {}, "bound/source", "note")
-    # Alone, with the default IO manager of a served run, because this kind of run keeps its values in memory.
-    alone = world.job(unbound, dg.AssetSelection.assets("bound/source")).execute_in_process(
-        instance=world.instance, raise_on_error=False, resources={"io_manager": default_job_io_manager}
-    )
-    for result in (beside, alone):
-        assert "resource 'io_manager'" in reason(result, "bound__read")
-        assert "privacy_assets.frozen_config" in reason(result, "bound__read")
+    assert launch(world, unbound, {}, "bound/source", "note").success  # no step of the table requires it
     assert launch(world, defs, {}, "bound/source", "note").success
 
 
@@ -207,9 +200,19 @@ def test_route_36_a_resource_of_the_users_that_is_open_at_launch(world: World) -
     lamp = dg.Definitions(assets=[lit], resources={"lamp": Lamp()})
     assert SECRET in shown(launch(world, lamp, evil))
     defs = dg.Definitions.merge(gated(world, "lamplit", independent), lamp)
-    result = launch(world, defs, {}, "lit", "lamplit/source")
-    assert "resource 'lamp'" in reason(result, "lamplit__read")
-    assert launch(world, defs, {}, "lamplit/source").success  # resources of steps outside the run do not matter
+    result = launch(world, defs, evil, "lit", "lamplit/source")
+    assert "launched with 'resources'" in reason(result, "lamplit__read")
+    # Without a value, the lamp does not concern the table. The first step warns of it, once.
+    result = launch(world, defs, {}, "lit", "lamplit/source", "lamplit/train", "lamplit/holdout", "lamplit/reference")
+    assert result.success
+    logs = [record.event_log_entry for record in world.instance.get_records_for_run(result.run_id).records]
+    (warning,) = [log for log in logs if log.level == logging.WARNING]
+    assert warning.step_key == "lamplit__read" and "resources 'lamp': users who launch a run" in warning.user_message
+    # A resource that a step of the table requires is rejected by the first step, whichever requires it.
+    needed = {**defs.resources, "ray": Lamp()}
+    table = table_of("needing", source=world.root / "people.parquet", subject="pid", workers="ray", **QUICK)
+    defs = dg.Definitions.merge(table, dg.Definitions(resources=needed, executor=dg.in_process_executor))
+    assert "resource 'ray'" in reason(launch(world, defs, {}), "needing__read")
     bound = dg.Definitions(assets=[lit], resources={"lamp": frozen_config(Lamp(label=dg.EnvVar("SECRET")))})
     defs = dg.Definitions.merge(gated(world, "lamplit", independent), bound)
     assert SECRET in shown(launch(world, defs, {}, "lit", "lamplit/source"))  # as its author has it

@@ -23,7 +23,7 @@ with DAG("survey_by_hand", schedule=None):
     @task
     def tell_the_officer() -> str:
         """Send a mail or open a ticket. With Airflow 3.1, use `ApprovalOperator` to wait for a person's answer."""
-        return "the table holds its policy: see the link Privacy report of task judge"
+        return "the table holds its policy: see the XCom privacy_report of task judge"
 
     publish = PrivacyPublishOperator(task_id="publish", attested_by=judge.task_id, **GATE)
     judge >> tell_the_officer() >> publish
