@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from time import perf_counter
@@ -111,9 +111,11 @@ class Bars:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Remove all bars."""
-        for work in list(self._bars):
-            self._end(work)
+        """Remove all bars, and show the cursor, also if an interrupt ended the start of a bar."""
+        self._bars.clear()
+        with suppress(IndexError):  # raised by rich if it was interrupted while starting
+            self._shown.stop()
+        self._shown.console.show_cursor(True)
 
     def __call__(self, message: str) -> None:
         """Print ``message`` above the bars."""

@@ -291,12 +291,15 @@ class TableSpec(Group):
         """Read the settings from a YAML file.
 
         Args:
-            path: Path of the file. If ``policy`` is a path, it may be relative to the folder of this file.
+            path: Path of the file, with the settings or with a Dagster component (``type`` and ``attributes``) that has
+                no other settings. If ``policy`` is a path, it may be relative to the folder of this file.
 
         Raises:
             ConfigError: If the file cannot be read or a setting is invalid.
         """
         written, file = read_yaml(path, "a table's YAML file"), Path(str(location(path)))
+        if written.get("type") == _COMPONENT and isinstance(written.get("attributes"), dict) and len(written) == 2:
+            written = written["attributes"]
         try:
             return cls.of(written, file.parent)
         except ConfigError as error:
@@ -326,6 +329,7 @@ class TableSpec(Group):
         return cls(**{**written, **({"policy": beside} if beside is not None and beside.is_file() else {})})
 
 
+_COMPONENT = "privacy_assets.PrivacyGate"  # its settings are those of a table, and others that need Dagster
 _TABLES = ("source", "train", "holdout", "reference", "synthetic")
 
 
