@@ -192,6 +192,8 @@ def _guarded(run: Callable[[argparse.Namespace], int], options: argparse.Namespa
     except (BrokenPipeError, FolderError):
         raise
     except OSError as error:
+        if error.filename is None:
+            raise
         raise ConfigError(f"{error.filename}: cannot be used ({error.strerror}).") from None
 
 

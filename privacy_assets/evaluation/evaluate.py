@@ -15,6 +15,7 @@ from privacy_assets.errors import ConfigError, InputError, redact_foreign_errors
 from privacy_assets.evaluation.exchangeability import with_shift_note, without_shift
 from privacy_assets.generators.registry import as_generator
 from privacy_assets.infra.devices import pick_device
+from privacy_assets.infra.host import isolated
 from privacy_assets.infra.objects import location
 from privacy_assets.infra.progress import Progress, advance, silent, watched
 from privacy_assets.infra.settings import settings_of
@@ -59,6 +60,7 @@ _BY_CHANCE = 1e-6  # probability of an overlap of train and an unseen holdout be
 
 
 @redact_foreign_errors
+@isolated()
 def evaluate(
     train: TableLike,
     holdout: TableLike,
@@ -443,6 +445,7 @@ def require_torch() -> None:
     require("torch", "the embedder", "torch", "disable embedded statistics by embedder=False, or --no-embedder")
 
 
+@isolated()
 def fit_embedder(inputs: EvaluationInputs, **settings: Any) -> Embedder:
     """Train the contrastive encoder on all real rows.
 

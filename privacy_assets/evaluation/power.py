@@ -25,6 +25,7 @@ from privacy_assets.evaluation.evaluate import (
     run_metrics,
 )
 from privacy_assets.generators.registry import DEFAULT_GENERATOR, build_generator
+from privacy_assets.infra.host import isolated
 from privacy_assets.infra.progress import Progress, advance, silent, watched
 from privacy_assets.metrics.base import Metric
 from privacy_assets.metrics.policies import default_policy, load_policy
@@ -157,6 +158,7 @@ class PowerAnalysis:
 
 
 @redact_foreign_errors
+@isolated()
 def power_analysis(
     train: int,
     holdout: int,

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from privacy_assets.errors import InputError
 from privacy_assets.infra.files import private_folder
+from privacy_assets.infra.host import isolated
 from privacy_assets.infra.progress import Progress, silent
 from privacy_assets.tables.column import Column
 from privacy_assets.tables.conversion import column_of
@@ -109,6 +110,7 @@ class Generator(ABC):
     creates_values: ClassVar[bool] = False
     separate_environment: ClassVar[tuple[str, str] | None] = None
 
+    @isolated()
     def fit(
         self,
         train: Table,
@@ -209,6 +211,7 @@ class FittedGenerator(ABC):
     history: tuple[Mapping[str, float], ...] = ()
     levels: Mapping[str, Sequence[float]] = MappingProxyType({})
 
+    @isolated()
     def sample(self, rows: int, *, seed: int) -> Table:
         """Draw synthetic rows, with numbers and times at the precision of the columns.
 

@@ -146,6 +146,9 @@ def watched(stream: TextIO | None = None, *, otherwise: Progress | None = None) 
     ``stream`` defaults to standard error, and ``otherwise`` to lines on ``stream``.
     """
     out = stream or sys.stderr
+    if out is None:  # a program without a console
+        yield otherwise or silent
+        return
     notebook = "ipykernel" in sys.modules and find_spec("ipywidgets") is not None
     if not (notebook or out.isatty()):
         yield otherwise or Lines(lambda message: (out.write(f"  {message}\n"), out.flush()))

@@ -15,6 +15,7 @@ import numpy as np
 from pydantic import AfterValidator, Field
 
 from privacy_assets.errors import ConfigError, InputError
+from privacy_assets.infra.host import isolated
 from privacy_assets.infra.progress import Progress, advance, silent
 from privacy_assets.infra.settings import Dict, InvalidSetting, Tuple, declared
 from privacy_assets.metrics.shadow_membership.attacks import Attack, attack_settings, build_attack
@@ -266,6 +267,7 @@ LOW_FPR = (0.01, 0.05, 0.1)
 _WHERE, _FEWER = "the audited table", "use smaller training sets or parts, or give more rows"
 
 
+@isolated()
 def run_audit(
     cells: np.ndarray,
     coding: MatrixCoding,
