@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import dis
 import errno
+import operator
 import os
+import secrets
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -19,7 +21,7 @@ from functools import partial, wraps
 from importlib.util import find_spec
 from pathlib import Path, PurePath
 from types import TracebackType
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, NoReturn, SupportsIndex, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
 E = TypeVar("E", bound=BaseException)
@@ -507,6 +509,35 @@ def require(package: str, what: str, extra: str, otherwise: str = "") -> None:
     if find_spec(package) is None:
         fix = f"pip install 'privacy-assets[{extra}]'{f', or {otherwise}' if otherwise else ''}"
         raise MissingPackage(f"{what} needs {package}, which is not installed. Fix: {fix}.")
+
+
+def integer(name: str, value: object, least: int = 0) -> int:
+    """Return an integer of any type as int, for example one of numpy.
+
+    Args:
+        name: Name of the argument, for the message.
+        value: Its value.
+        least: Smallest allowed value.
+
+    Raises:
+        ConfigError: If ``value`` is not an integer, or is smaller than ``least``.
+    """
+    try:
+        number = least - 1 if isinstance(value, bool) else operator.index(cast("SupportsIndex", value))
+    except TypeError:
+        number = least - 1
+    if number < least:
+        raise ConfigError(f"{name} must be an integer of at least {least}.")
+    return number
+
+
+def seed_of(seed: object) -> int:
+    """Return a seed as int. None: draw one, to be recorded with the result.
+
+    Raises:
+        ConfigError: If it is not an integer of at least 0.
+    """
+    return secrets.randbits(32) if seed is None else integer("seed", seed)
 
 
 def did_you_mean(name: object, options: Iterable[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numba
@@ -15,7 +15,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class _Cache(FunctionCache):
-    """The cache of a function on disk. If it is damaged, full or not accessible, the function is compiled without it."""
+    """The cache of a function on disk. If it is damaged, full or not accessible, the function is compiled."""
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the stored function of a signature, or None."""
@@ -23,10 +23,8 @@ class _Cache(FunctionCache):
             return super().load_overload(sig, target_context)
         except Exception as error:  # noqa: BLE001 (a damaged file can raise anything)
             self._report(error)
-        try:
+        with suppress(OSError):
             self.flush()  # an empty index replaces a damaged one
-        except OSError:
-            pass
         return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
@@ -54,10 +52,8 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """
     with _compiler():
         dispatcher = numba.njit(**_OPTIONS)(function)
-    try:
+    with suppress(RuntimeError, OSError):  # there is no folder for it
         dispatcher._cache = _Cache(dispatcher.py_func)  # as numba.njit(cache=True) does
-    except (RuntimeError, OSError):
-        pass  # no folder for the cache
     return dispatcher
 
 

@@ -41,8 +41,8 @@ def isolated() -> Iterator[None]:
     State of the process is set when the first of several threads enters, and restored when the last one leaves.
     Libraries that are not imported yet have their defaults. The state is: error states of numpy and scipy.special,
     the decimal context, "error" filters of warnings that name no module, options of pandas and scikit-learn, and
-    torch's default dtype and device, grad and inference mode, autocast, anomaly detection, deterministic algorithms
-    and precision of products.
+    torch's default dtype and device, grad and inference mode, autocast, anomaly detection, deterministic algorithms,
+    precision of products and use of oneDNN.
 
     In a child that was forked after a library with OpenMP was imported, OpenMP uses one thread: its other threads do
     not exist in the child, which would wait for them.
@@ -121,7 +121,8 @@ def _set_shared_state(stack: ExitStack) -> None:
         for action, message, kind, module, line in warnings.filters
     ]
     if (special := sys.modules.get("scipy.special")) is not None:
-        stack.enter_context(special.errstate(all="ignore"))
+        defaults = {name: "raise" if name == "memory" else "ignore" for name in special.geterr()}
+        stack.enter_context(special.errstate(**defaults))
     if (torch := sys.modules.get("torch")) is not None:
         _set_shared_torch(torch, stack)
     if (pandas := sys.modules.get("pandas")) is not None:
@@ -138,6 +139,8 @@ def _set_shared_torch(torch: Any, stack: ExitStack) -> None:
     swap(torch.get_float32_matmul_precision(), "highest", torch.set_float32_matmul_precision)
     swap(torch.get_deterministic_debug_mode(), 0, torch.set_deterministic_debug_mode)
     swap(torch.is_anomaly_enabled(), False, torch.autograd.set_detect_anomaly)
+    mkldnn = torch.backends.mkldnn
+    swap(mkldnn.enabled, True, lambda enabled: setattr(mkldnn, "enabled", enabled))
 
 
 def _set_pandas(pandas: Any, stack: ExitStack) -> None:

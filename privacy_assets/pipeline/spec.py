@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Annotated, Any, ClassVar, Literal
@@ -195,12 +196,19 @@ class Evaluation(Group):
     )
 
 
+def _plain_integer(given: Any) -> Any:
+    """Convert an integer of numpy or another library to int; other values are validated by the model."""
+    return operator.index(given) if hasattr(given, "__index__") and not isinstance(given, bool) else given
+
+
 class Run(Group):
     """Options of a run."""
 
     part: ClassVar[str] = "run"
 
-    seed: int = Field(default=0, ge=0, description="the same seed gives the same statistics")
+    seed: Annotated[int, BeforeValidator(_plain_integer)] = Field(
+        default=0, ge=0, description="the same seed gives the same statistics"
+    )
     workers: WorkerKind = Field(
         default="local", description='"ray": measure on a Ray cluster, with the same statistics'
     )
