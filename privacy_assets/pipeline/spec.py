@@ -337,7 +337,7 @@ class TableSpec(Group):
         return cls(**{**written, **({"policy": beside} if beside is not None and beside.is_file() else {})})
 
 
-_COMPONENT = "privacy_assets.PrivacyGate"  # its settings are those of a table, and others that need Dagster
+_COMPONENT = "privacy_assets.PrivacyGate"  # a table with further settings, which need Dagster
 _TABLES = ("source", "train", "holdout", "reference", "synthetic")
 
 

@@ -47,7 +47,7 @@ def test_it_is_kept_beside_the_module_or_in_the_users_cache(tmp_path, beside, us
 
 @pytest.fixture
 def double(tmp_path, monkeypatch):
-    """Import a module with a kernel, each time anew as in another process."""
+    """Return a function that imports a module with a kernel again, as another process does."""
     (tmp_path / "installed.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
