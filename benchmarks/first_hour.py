@@ -111,7 +111,7 @@ def tables(frame: pd.DataFrame, rows: int, holdout: int, folder: Path) -> dict[s
 def evaluate(paths: dict[str, Path]) -> list[str]:
     """Return the command that a new user types."""
     given = [word for role, path in paths.items() for word in (f"--{role}", str(path))]
-    return [sys.executable, "-m", "privacy_assets.cli", "evaluate", *given, "--html", f"{paths['train']}.html"]
+    return [sys.executable, "-m", "privacy_assets", "evaluate", *given, "--html", f"{paths['train']}.html"]
 
 
 def peer(name: str, environment: Path, paths: dict[str, Path]) -> list[str]:
@@ -139,7 +139,7 @@ def measured(frame: pd.DataFrame, folder: Path, before: Path | None, peers: Path
     paths = tables(frame, ROWS, HOLDOUT, folder / "10k")
     few = tables(frame, FEW, FEW // 4, folder / "2k")
     large = tables(frame, LARGE, len(frame) - LARGE, folder / "39k")
-    demo = [sys.executable, "-m", "privacy_assets.cli", "demo"]
+    demo = [sys.executable, "-m", "privacy_assets", "demo"]
     fresh = of(ROOT, folder / "demo")
     found = [
         cold := cost("`evaluate`, cold", evaluate(paths), **ours),

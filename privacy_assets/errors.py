@@ -6,8 +6,11 @@ file, the column, the row position and the fix. They never contain a value of a 
 
 from __future__ import annotations
 
+import dis
 import errno
+import operator
 import os
+import secrets
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -18,7 +21,7 @@ from functools import partial, wraps
 from importlib.util import find_spec
 from pathlib import Path, PurePath
 from types import TracebackType
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, NoReturn, SupportsIndex, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
 E = TypeVar("E", bound=BaseException)
@@ -338,7 +341,10 @@ def for_readers() -> Iterator[None]:
 
 
 class StepError(PrivacyAssetsError, RuntimeError):
-    """Foreign code raised an exception. Its type and location are shown; its message may contain cells and is not."""
+    """Foreign code raised an exception. Its type and location are shown; its message may contain cells and is not.
+
+    The cause is shown if the environment caused the exception, see :func:`environment_problem`.
+    """
 
     @classmethod
     def hiding(cls, error: BaseException) -> StepError:
@@ -346,12 +352,103 @@ class StepError(PrivacyAssetsError, RuntimeError):
         kind = type(error).__name__
         if isinstance(error, OSError) and error.errno is not None and error.errno in errno.errorcode:
             kind += f" ({os.strerror(error.errno)})"  # not the text of the exception, which any code can set
-        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-        hint = "Fix: inspect that line, and run it by hand on the step's input"
-        hint = "Fix: free space or mount the disk for writing, then run this again" if full else hint
-        hidden = "Its message is hidden, because it may contain private values"
-        text = f"{kind} at {_place(error.__traceback__)}. {hidden}. {hint}."
+        place = f"{kind} at {_place(error.__traceback__)}"
+        problem = environment_problem(error)
+        if problem is not None:
+            cause, fix = problem
+            text = f"{place}{': ' if cause else ''}{cause}. Fix: {fix}."
+        else:
+            hidden = "Its message is hidden, because it may contain private values"
+            text = f"{place}. {hidden}. Fix: inspect that line, and run it by hand on the step's input."
         return cls(text).with_traceback(error.__traceback__)
+
+
+# System errors that the environment causes, with the fix; {folder} is replaced.
+_WRITABLE = "free space or mount the disk for writing, then run this again; look in {folder}"
+_SYSTEM = {
+    errno.ENOSPC: _WRITABLE, errno.EDQUOT: _WRITABLE, errno.EROFS: _WRITABLE,
+    errno.EIO: "check the disk of {folder}",
+    errno.EACCES: "check who owns {folder} and may read and write there",
+    errno.EPERM: "check who owns {folder} and may read and write there",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENFILE: "raise the system's limit of open files",
+    errno.ENOMEM: "give the process more memory",
+    errno.EAGAIN: "raise the limits of processes and memory (ulimit -u, and those of the container)",
+}  # fmt: skip
+# Parts of messages of libraries that tell the cause, with the fix. Only these words are shown, not the message.
+_PHRASES = {
+    "can't start new thread": "raise the limit of threads (ulimit -u, and pids of the container), or set"
+    " OMP_NUM_THREADS to fewer",
+    "No space left on device": _WRITABLE,
+    "Read-only file system": _WRITABLE,
+    "Too many open files": "raise the limit of open files (ulimit -n)",
+    "No usable temporary directory": "set TMPDIR to a folder with free space that this user can write to",
+    "maximum recursion depth exceeded": "raise the recursion limit of the program (sys.setrecursionlimit)",
+    "out of memory": "give the process more memory, or pass fewer rows",
+    "can't allocate memory": "give the process more memory, or pass fewer rows",
+    "Unable to allocate": "give the process more memory, or pass fewer rows",
+}
+_LONGEST_CAUSE = 300  # characters of the message of an import
+
+
+def environment_problem(error: BaseException) -> tuple[str, str] | None:
+    """Return cause and fix if the environment caused an exception: disk, memory, threads, limits, an installation.
+
+    Only text that no table can reach is returned: the name of a system error, an existing folder, words of this module,
+    and the message of a failed import.
+
+    Args:
+        error: Exception of any code.
+
+    Returns:
+        A clause, which is empty if the name of the system error tells it, and an imperative, both without a final
+        period. None: another cause.
+    """
+    if isinstance(error, ImportError) and _while_importing(error):
+        cause = " ".join(str(error).split())[:_LONGEST_CAUSE].removesuffix(".")
+        return cause, "repair or install that package in the environment of this program (pip check)"
+    if isinstance(error, MemoryError):
+        return "out of memory", _PHRASES["out of memory"]
+    folder = _existing_folder(error)
+    if isinstance(error, OSError) and isinstance(error.errno, int) and error.errno in _SYSTEM:
+        return "", _SYSTEM[error.errno].format(folder=folder)
+    message = " ".join(part for part in error.args if isinstance(part, str))
+    found = next((phrase for phrase in _PHRASES if phrase in message), None)
+    return None if found is None else (found, _PHRASES[found].format(folder=folder))
+
+
+def _existing_folder(error: BaseException) -> str:
+    """Return the folder of the file that ``error`` names, or those of the process: a name can be a cell."""
+    name = getattr(error, "filename", None)
+    if isinstance(name, str) and name.startswith("/"):
+        try:
+            return str(next(folder for folder in Path(name).parents if folder.is_dir()))
+        except OSError:  # a name that is too long
+            pass
+    return "the output and home folders and TMPDIR"
+
+
+def _while_importing(error: ImportError) -> bool:
+    """Return True if an import statement failed, or code that a module runs when it is imported.
+
+    Other code can raise ImportError with a message of its own.
+    """
+    frames = list(traceback.walk_tb(error.__traceback__))
+    if not frames:
+        return False
+    if any(f.f_code.co_name == "<module>" and f.f_globals.get("__name__") != "__main__" for f, _ in frames):
+        return True
+    last, at = frames[-1][0], _last_instruction(error.__traceback__)
+    if last.f_code.co_filename.startswith("<frozen importlib"):
+        return True
+    return any(one.offset == at and one.opname.startswith("IMPORT_") for one in dis.get_instructions(last.f_code))
+
+
+def _last_instruction(trace: TracebackType | None) -> int:
+    at = -1
+    while trace is not None:
+        at, trace = trace.tb_lasti, trace.tb_next
+    return at
 
 
 def _place(trace: TracebackType | None) -> str:
@@ -412,6 +509,35 @@ def require(package: str, what: str, extra: str, otherwise: str = "") -> None:
     if find_spec(package) is None:
         fix = f"pip install 'privacy-assets[{extra}]'{f', or {otherwise}' if otherwise else ''}"
         raise MissingPackage(f"{what} needs {package}, which is not installed. Fix: {fix}.")
+
+
+def integer(name: str, value: object, least: int = 0) -> int:
+    """Return an integer of any type as int, for example one of numpy.
+
+    Args:
+        name: Name of the argument, for the message.
+        value: Its value.
+        least: Smallest allowed value.
+
+    Raises:
+        ConfigError: If ``value`` is not an integer, or is smaller than ``least``.
+    """
+    try:
+        number = least - 1 if isinstance(value, bool) else operator.index(cast("SupportsIndex", value))
+    except TypeError:
+        number = least - 1
+    if number < least:
+        raise ConfigError(f"{name} must be an integer of at least {least}.")
+    return number
+
+
+def seed_of(seed: object) -> int:
+    """Return a seed as int. None: draw one, to be recorded with the result.
+
+    Raises:
+        ConfigError: If it is not an integer of at least 0.
+    """
+    return secrets.randbits(32) if seed is None else integer("seed", seed)
 
 
 def did_you_mean(name: object, options: Iterable[str]) -> str:

@@ -128,7 +128,7 @@ SMALL_STUDY = ["--no-embedder", "--metrics=dcr", "--fractions=0,1", "--noise=0"]
         ("docs/audit.md", {"audit": (0, SMALL_AUDIT)}, ["audit.json", "checkpoint"], "AUC over records"),
         ("docs/controls.md", {"leak-study": (0, SMALL_STUDY)}, ["study/leak_study.html"], "never back"),
         pytest.param("docs/generators.md",
-                     {"generators": (0, []), "generate": (0, []), "evaluate": (3, ["--no-embedder"])},
+                     {"generate": (0, []), "evaluate": (3, ["--no-embedder"])},
                      ["synthetic.parquet", "more.csv"], "NOT EVALUATED", marks=pytest.mark.slow),
     ],
 )  # fmt: skip

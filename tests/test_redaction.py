@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import importlib
 import logging
 import sys
 import threading
 import warnings
+from collections.abc import Callable
 
 import pytest
 
@@ -68,3 +71,45 @@ def test_what_a_thread_or_del_raises_is_shown_as_its_kind_and_place(
     type("Row", (), {"__del__": fails})()
     shown = capsys.readouterr().err
     assert "SECRET" not in shown and "In a thread: ValueError at" in shown and "Ignored: ValueError at" in shown
+
+
+def importing() -> None:
+    importlib.import_module("no_such_package.part")
+
+
+def failing_import() -> None:
+    import no_such_package  # noqa: F401
+
+
+def raising(error: BaseException) -> Callable[[], None]:
+    def fails() -> None:
+        raise error
+
+    return fails
+
+
+@pytest.mark.parametrize(
+    ("fails", "shown"),
+    [
+        (importing, "No module named 'no_such_package'. Fix: repair or install that package"),
+        (failing_import, "No module named 'no_such_package'. Fix: repair or install that package"),
+        (raising(ImportError("SECRET-7f3a")), "Its message is hidden"),
+        (raising(RuntimeError("can't start new thread")), ": can't start new thread. Fix: raise the limit of threads"),
+        (
+            raising(RuntimeError("CUDA out of memory. SECRET-7f3a")),
+            ": out of memory. Fix: give the process more memory",
+        ),
+        (raising(MemoryError("SECRET-7f3a")), ": out of memory. Fix: "),
+        (raising(OSError(errno.ENOSPC, "SECRET-7f3a", "/proc/self/SECRET-7f3a")), "look in /proc/self."),
+        (raising(OSError(errno.EDQUOT, "SECRET-7f3a", "SECRET-7f3a")), "look in the output and home folders"),
+        (raising(OSError(errno.EACCES, "SECRET-7f3a", "/" + "SECRET-7f3a" * 999)), "check who owns /"),
+        (raising(FileNotFoundError(errno.ENOENT, "SECRET-7f3a", "/SECRET-7f3a")), "Its message is hidden"),
+        (raising(FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['x']")), "set TMPDIR"),
+        (raising(ValueError("SECRET-7f3a")), "Its message is hidden"),
+    ],
+)
+def test_the_cause_is_shown_if_it_is_the_environment(fails: Callable[[], None], shown: str) -> None:
+    with pytest.raises(Exception) as caught:
+        fails()
+    told = str(StepError.hiding(caught.value))
+    assert shown in told and "SECRET" not in told

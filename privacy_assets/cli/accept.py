@@ -10,6 +10,9 @@ exit status:
   1  there is nothing to accept
   2  no such table or folder, no key, or no reason for a stopped table
 
+example:
+  privacy-assets accept patients --reason "the source was corrected"
+
 {deployment}
 {signing}
 """

@@ -11,6 +11,9 @@ smaller epsilon.
 exit status:
   0  the audit is complete, whatever its result
   2  bad input or bad settings
+
+example:
+  privacy-assets audit --data people.parquet --subject person --generator baynet --json audit.json
 """
 
 from __future__ import annotations

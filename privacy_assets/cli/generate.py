@@ -2,25 +2,31 @@
 
 The table is not judged: no attack was run on it, and it can repeat private rows. Keep people aside who are not in
 --data (a holdout), and evaluate the table with `privacy-assets evaluate` before you share it. Only your user can read
-the files and folders that are written.
+the files and folders that are written. --list lists the generators instead, with the packages that are missing here.
 
 exit status:
-  0  the table was written
+  0  the table was written, or the generators were listed
   2  no table was written: bad input, bad settings, or the generator failed
+
+examples:
+  privacy-assets generate --data train.parquet --out synthetic.parquet
+  privacy-assets generate --list
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import secrets
 import shlex
 import shutil
 import sys
 import tempfile
+import textwrap
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from privacy_assets.cli.options import (
     COLUMNS,
@@ -30,6 +36,7 @@ from privacy_assets.cli.options import (
     check_out,
     declared_columns,
     read_private,
+    say,
     settings,
 )
 from privacy_assets.errors import ConfigError
@@ -37,10 +44,11 @@ from privacy_assets.infra import folders
 from privacy_assets.infra.files import fix_of, private_folder, put_atomic
 
 if TYPE_CHECKING:
-    from privacy_assets.generators import FittedGenerator
+    from privacy_assets.generators import FittedGenerator, GeneratorInfo
 
 # Options that do not apply to a saved model.
 _TRAINING = ("generator", "set", "subject", *COLUMNS, "device", "checkpoint", "model")
+_WIDTH = 96  # characters in a line of the list
 
 
 def add_generate(commands: Commands) -> None:
@@ -52,7 +60,8 @@ def add_generate(commands: Commands) -> None:
     seed = "seed of all random draws (default 0; for privacy noise: a random secret, as your own must be)"
     command.option("--seed", seed, default=None, metavar="S")
     out = "synthetic table, .parquet (keeps types as pandas reads them) or .csv; an existing file is replaced"
-    command.option("--out", out, required=True, metavar="FILE")
+    command.option("--out", out, metavar="FILE")
+    command.option("--json", "with --list: print JSON", action="store_true")
     command.option("--quiet", "show only warnings on standard error, without progress")
 
 
@@ -64,7 +73,8 @@ def _add_training(command: Command) -> None:
         "sample from a folder saved by --model; its author must be trusted, because a model can name a program to run"
     )
     source.add_argument("--from-model", metavar="FOLDER", type=Path, help=loaded)
-    own = "name of a generator (see `privacy-assets generators`), or MODULE:FUNCTION found on PYTHONPATH"
+    source.add_argument("--list", action="store_true", help="list the generators")
+    own = "name of a generator (see --list), or MODULE:FUNCTION found on PYTHONPATH; default: that of `run`"
     command.option("--generator", own)
     command.common("--set")
     command.option("--subject", "column that identifies subjects; left out of training and of the synthetic table")
@@ -78,6 +88,8 @@ def _add_training(command: Command) -> None:
 
 
 def _generate(options: argparse.Namespace) -> int:
+    if options.list:
+        return _list(options)
     _check(options)
     notify = options.progress
     fitted, rows = _loaded(options) if options.from_model else _trained(options)
@@ -96,13 +108,14 @@ def _loaded(options: argparse.Namespace) -> tuple[FittedGenerator, int]:
 
 def _trained(options: argparse.Namespace) -> tuple[FittedGenerator, int]:
     from privacy_assets.generators import build_generator
+    from privacy_assets.generators.registry import DEFAULT_GENERATOR
     from privacy_assets.infra.devices import lease_device, pick_device
     from privacy_assets.policy import MIN_HOLDERS
     from privacy_assets.tables.canonical import people_of, without_rare_values
     from privacy_assets.tables.rare import outside_guarantee
     from privacy_assets.tables.writing import table_bytes
 
-    generator = build_generator(options.generator, settings(options.set))
+    generator = build_generator(options.generator or DEFAULT_GENERATOR, settings(options.set))
     wanted = options.device or ("auto" if "torch" in generator.modules else "cpu")
     notify = options.progress
     pick_device(wanted)  # fails before reading data if the device does not exist
@@ -196,8 +209,10 @@ def _check(options: argparse.Namespace) -> None:
             )
         if options.rows is None:
             raise ConfigError("--from-model requires --rows.")
-    elif options.generator is None:
-        raise ConfigError("--data requires --generator. Fix: name one that `privacy-assets generators` lists.")
+    if options.json:
+        raise ConfigError("--json requires --list.")
+    if options.out is None:
+        raise ConfigError("--out is missing. Fix: name the file of the synthetic table, for example synthetic.parquet.")
     _check_folders(options)
     _check_out(Path(options.out), options)
 
@@ -256,3 +271,44 @@ def _kind(out: str) -> str:
     from privacy_assets.tables.files import SUFFIXES
 
     return SUFFIXES[Path(out).suffix.lower()]
+
+
+# --- list -------------------------------------------------------------------------------------------------------------
+
+
+def _list(options: argparse.Namespace) -> int:
+    from privacy_assets.generators import generator_info
+    from privacy_assets.report.text import aligned
+
+    found = generator_info()
+    if options.json:
+        say(json.dumps({"generators": [info.to_json() for info in found]}, indent=2, allow_nan=False))
+        return 0
+    head = ["name", "runs here", "same seed, same rows", "licence", "extra"]
+    top, rule, *rows = aligned([head, *(_row(info) for info in found)])
+    say(top, rule, *(line for row, info in zip(rows, found, strict=True) for line in (row, *_details(info))))
+    return 0
+
+
+def _row(info: GeneratorInfo) -> list[str]:
+    from privacy_assets.report.words import NOTHING
+
+    repeats = "yes" if info.repeatable else "not promised"
+    here = "no" if not info.available else "elsewhere" if info.separate_environment else "yes"
+    return [info.name, here, repeats, info.licence, info.extra or NOTHING]
+
+
+def _details(info: GeneratorInfo) -> list[str]:
+    lines = [info.summary]
+    given = [*(f"{name} (required)" for name in info.required), *(_default(*pair) for pair in info.settings.items())]
+    if given:
+        lines.append(f"--set: {', '.join(given)}")
+    if info.install:
+        lines.append(f"Needs {', '.join(info.missing)}: {info.install}")
+    if info.separate_environment:
+        lines.append(f"Needs a separate environment, whose Python is a setting: {info.separate_environment}")
+    return [f"    {part}" for line in lines for part in textwrap.wrap(line, _WIDTH, break_long_words=False)]
+
+
+def _default(name: str, value: Any) -> str:
+    return name if value is None or value == () else f"{name} ({json.dumps(value)})"

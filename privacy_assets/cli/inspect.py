@@ -7,6 +7,9 @@ exit status:
   0  every column can be read and published
   1  some columns are ambiguous, or hold values of individual people
   2  a file cannot be read
+
+example:
+  privacy-assets inspect train.parquet holdout.parquet
 """
 
 from __future__ import annotations

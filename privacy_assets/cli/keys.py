@@ -5,6 +5,9 @@ exit status:
   1  a key has a problem, or the signing key is missing
   2  the new key cannot be created
 
+example:
+  privacy-assets keys --new
+
 {deployment}
 {signing}
 """

@@ -20,6 +20,9 @@ in FOLDER:
 exit status:
   0  the study is complete, whatever its result
   2  bad input or bad settings
+
+example:
+  privacy-assets leak-study --data people.parquet --subject person --out study
 """
 
 from __future__ import annotations

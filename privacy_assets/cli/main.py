@@ -1,12 +1,10 @@
-"""Entry point of the command line, with the commands ``evaluate``, ``policy`` and ``demo``.
-
-Exit status of ``evaluate``: 0 = all limits hold, 1 = a limit is broken, 2 = bad input or bad settings, 3 = no limit is
-broken, but one is not assessable, or no limit applies.
-"""
+"""Entry point of the command line, with the commands ``evaluate``, ``policy`` and ``demo``."""
 
 from __future__ import annotations
 
 import argparse
+import codecs
+import io
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -17,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from privacy_assets.cli.accept import add_accept
 from privacy_assets.cli.audit import add_audit
 from privacy_assets.cli.generate import add_generate
-from privacy_assets.cli.generators import add_generators
 from privacy_assets.cli.inspect import add_inspect
 from privacy_assets.cli.keys import add_keys
 from privacy_assets.cli.leak_study import add_leak_study
@@ -44,6 +41,7 @@ from privacy_assets.errors import ConfigError, InputError, PrivacyAssetsError, S
 from privacy_assets.infra.objects import check_no_credentials
 from privacy_assets.infra.progress import silent, watched
 from privacy_assets.tables.files import table_files
+from privacy_assets.version import ENGINE_VERSION
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,13 +65,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status.
     """
+    with _showable_output():
+        return _main(sys.argv[1:] if arguments is None else arguments)
+
+
+def _main(arguments: Sequence[str]) -> int:
     try:
-        for argument in sys.argv[1:] if arguments is None else arguments:
+        for argument in arguments:
             check_no_credentials(argument)  # before argparse, whose messages quote arguments
     except ConfigError as error:
         sys.stderr.write(f"privacy-assets: {error}\n")
         return BAD_INPUT
-    options = _parser().parse_args(arguments)
+    options = _commands().parse(arguments)
     try:
         quiet = getattr(options, "quiet", True)
         with _standard_input(options), nullcontext(silent) if quiet else watched() as options.progress:
@@ -92,12 +95,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
-def _parser() -> argparse.ArgumentParser:
+# Replacements of characters that the encoding of a stream lacks, in a console of Windows or under cron.
+_PLAIN = {"“": '"', "”": '"', "’": "'", "–": "-", "…": "...", "≤": "<=", "≥": ">=", "²": "^2", "σ": "sigma",
+          "λ": "lambda"}  # fmt: skip
+
+
+def _plain(error: UnicodeError) -> tuple[str | bytes, int]:
+    """Replace the characters of an encoding error by those of ``_PLAIN``, and others by backslash escapes."""
+    if isinstance(error, UnicodeEncodeError) and error.object[error.start] in _PLAIN:
+        return _PLAIN[error.object[error.start]], error.start + 1
+    return codecs.backslashreplace_errors(error)
+
+
+codecs.register_error("privacy_assets.plain", _plain)
+
+
+@contextmanager
+def _showable_output() -> Iterator[None]:
+    """Write characters that the encoding of a standard stream lacks in another form, instead of failing."""
+    streams = [stream for stream in (sys.stdout, sys.stderr) if isinstance(stream, io.TextIOWrapper)]
+    before = [stream.errors for stream in streams]
+    for stream in streams:
+        stream.reconfigure(errors="privacy_assets.plain")
+    try:
+        yield
+    finally:
+        for stream, errors in zip(streams, before, strict=True):
+            stream.reconfigure(errors=errors)
+
+
+def _commands() -> Commands:
     parser = argparse.ArgumentParser(
         prog="privacy-assets",
         description="Privacy gate for the publication of synthetic tables.",
         epilog=f"{_EXIT} For other commands, see COMMAND --help.",
     )
+    parser.add_argument("--version", action="version", version=f"privacy-assets {ENGINE_VERSION}")
     commands = Commands(parser)
     _add_evaluate(commands)
     for add in (
@@ -105,7 +138,6 @@ def _parser() -> argparse.ArgumentParser:
         add_run,
         add_audit,
         add_leak_study,
-        add_generators,
         add_generate,
         add_verify,
         add_releases,
@@ -116,17 +148,24 @@ def _parser() -> argparse.ArgumentParser:
         add(commands)
     add_prepare(commands)
     _add_demo(commands)
-    policy = commands.parsers.add_parser("policy", help="print a shipped policy as YAML, a template for your own")
+    policy = commands.parsers.add_parser(
+        "policy",
+        help="print a shipped policy as YAML, a template for your own",
+        epilog="Example: privacy-assets policy small > policy.yaml",
+    )
     policy.add_argument(
         "name", nargs="?", choices=("default", "small"), default="default", help="small: 800 to 1,500 people"
     )
     policy.set_defaults(run=_policy)
-    return parser
+    return commands
 
 
 def _add_evaluate(commands: Commands) -> None:
     what = "measure a synthetic table and evaluate a policy on it"
-    command = commands.parsers.add_parser("evaluate", help=what, description=f"{what.capitalize()}.", epilog=_EXIT)
+    example = "privacy-assets evaluate --train train.parquet --holdout holdout.parquet --synthetic synthetic.parquet"
+    command = commands.parsers.add_parser(
+        "evaluate", help=what, description=f"{what.capitalize()}.", epilog=f"{_EXIT} Example: {example}"
+    )
     command.set_defaults(run=_evaluate)
     trained = "rows the generator was trained on: a Parquet or CSV file, a folder, a glob, or - for standard input"
     command.option("--train", trained, required=True, metavar="FILE")
@@ -164,7 +203,8 @@ def _add_evaluate(commands: Commands) -> None:
 
 
 def _add_demo(commands: Commands) -> None:
-    command = commands.parsers.add_parser("demo", help="run the whole pipeline on a real health survey")
+    what = "run the whole pipeline on a real health survey"
+    command = commands.parsers.add_parser("demo", help=what, epilog="Example: privacy-assets demo --leak")
     command.set_defaults(run=_demo)
     command.option("--leak", "use a generator that memorises: publication is blocked", action="store_true")
 

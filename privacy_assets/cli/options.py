@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from privacy_assets.errors import ConfigError, FolderError, safe_repr
+from privacy_assets.errors import ConfigError, FolderError, did_you_mean, near_name, safe_repr
 from privacy_assets.infra.objects import PRIVATE_VARIABLE, RELEASES_VARIABLE
 from privacy_assets.tables.names import as_named
 
@@ -117,6 +117,7 @@ class Commands:
     """Commands of a command line."""
 
     def __init__(self, parser: argparse.ArgumentParser) -> None:
+        self._parser = parser
         self.parsers = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=Command)
 
     def add(self, name: str, run: Callable[[argparse.Namespace], int], what: str, page: str | None) -> Command:
@@ -133,6 +134,26 @@ class Commands:
         command.formatter_class = argparse.RawDescriptionHelpFormatter
         command.set_defaults(run=partial(_guarded, run))
         return command
+
+    def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """Parse arguments. An unknown command or option ends the process with a suggestion and exit status 2.
+
+        Args:
+            arguments: Arguments of the command line.
+        """
+        known = self.parsers.choices
+        name = next((argument for argument in arguments if not argument.startswith("-")), None)
+        if name is not None and name not in known:
+            self._parser.error(f"unknown command {safe_repr(name)}.{did_you_mean(name, known)}")
+        options, unknown = self._parser.parse_known_args(arguments)
+        if unknown:
+            options_text = known[name].format_help() if name else ""
+            hint = near_name(unknown[0].partition("=")[0], _LONG_OPTION.findall(options_text))
+            self._parser.error(f"unrecognized arguments: {' '.join(unknown)}{'.' * bool(hint)}{hint}")
+        return options
+
+
+_LONG_OPTION = re.compile("--[a-z-]+")
 
 
 def deployment_settings(options: argparse.Namespace, *, check: bool = False) -> DeploymentSettings:
@@ -171,6 +192,8 @@ def _guarded(run: Callable[[argparse.Namespace], int], options: argparse.Namespa
     except (BrokenPipeError, FolderError):
         raise
     except OSError as error:
+        if error.filename is None:
+            raise
         raise ConfigError(f"{error.filename}: cannot be used ({error.strerror}).") from None
 
 

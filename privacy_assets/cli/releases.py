@@ -5,6 +5,9 @@ exit status:
   1  a release is damaged, or the rollback was refused and had no effect
   2  no such table, partition, release or folder, or no trusted key
 
+example:
+  privacy-assets releases patients
+
 {deployment}
 """
 

@@ -1,7 +1,8 @@
 """The command ``privacy-assets run``: run the pipeline of a table, from private rows to release, without orchestrator.
 
 Runs the same steps as an orchestrator: splits, generator, scores, verdict, report, release. TABLE is a YAML file with
-the settings in docs/settings.md. Partitioned tables need an orchestrator, which knows the partitions.
+the settings in docs/settings.md, or the component of Dagster with them (type: and attributes:). Partitioned tables need
+an orchestrator, which knows the partitions.
 
 exit status:
   0  the policy holds, and the table was published
@@ -13,8 +14,11 @@ rehearsal:
   --rehearse tries settings of the generator without a publication attempt. It drops holdout and reference, splits the
   people in train again, runs the same steps on them, and prints leak and utility of each setting. It publishes and
   records nothing, but creates the keys of the deployment if there are none. The exit status is 0 if a setting passes
-  with a margin, 1 if none does, and 3 if there are too few people to decide. Example:
-  privacy-assets run TABLE --rehearse --try min_samples_leaf=100,200,500
+  with a margin, 1 if none does, and 3 if there are too few people to decide.
+
+examples:
+  privacy-assets run patients.yaml
+  privacy-assets run patients.yaml --rehearse --try min_samples_leaf=100,200,500
 
 {deployment}
 

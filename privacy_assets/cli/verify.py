@@ -7,6 +7,9 @@ exit status:
   2  no such file, no trusted key, or a key that cannot be read
   3  not released: a trusted key signed an attestation of these exact bytes with the verdict not_assessable
 
+example:
+  privacy-assets verify synthetic.parquet
+
 defaults:
   {releases}
   --attestation: attestation.json next to FILE, else found in the release folder by the hash of FILE

@@ -141,7 +141,7 @@ def _task_events(
             version = source_version(sources["source"], run.target.partition, key, context.instance)
         with device_of(context, task.uses_device) as device, workers_of(table, measures=task.step.one_each):
             run = replace(run, device=device, given=given)
-            result = task.step.work(run, task.name, {name: values[name] for name in task.reads})
+            result = task.run(run, values)
     except REFUSALS as error:
         check = _GATE_CHECKS.get(task.makes[0])
         if check is None:

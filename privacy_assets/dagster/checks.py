@@ -23,6 +23,7 @@ from privacy_assets.evaluation.evaluate import (
     wants_embedder,
 )
 from privacy_assets.evaluation.exchangeability import with_shift_note, without_shift
+from privacy_assets.infra.host import isolated
 from privacy_assets.infra.progress import Lines
 from privacy_assets.pipeline.expectations import Expected, check_contract, summary
 from privacy_assets.pipeline.resolve import PolicyLike, resolve_columns, resolve_metrics
@@ -222,7 +223,7 @@ def build_privacy_checks(
     }
 
     def measured(context: dg.AssetCheckExecutionContext, tables: dict[str, Any]) -> Iterator[dg.AssetCheckResult]:
-        with device_of(context, on_device) as device:
+        with device_of(context, on_device) as device, isolated():
             inputs = read_inputs(
                 **tables, subject=subject, kinds=kinds, declared=declared, seed=seed, device=device,
                 progress=Lines(context.log.info),

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from privacy_assets.errors import ConfigError, InputError, redact_foreign_errors, require, safe_repr
+from privacy_assets.errors import ConfigError, InputError, redact_foreign_errors, require, safe_repr, seed_of
 from privacy_assets.evaluation.exchangeability import with_shift_note, without_shift
 from privacy_assets.generators.registry import as_generator
 from privacy_assets.infra.devices import pick_device
+from privacy_assets.infra.host import isolated
 from privacy_assets.infra.objects import location
 from privacy_assets.infra.progress import Progress, advance, silent, watched
 from privacy_assets.infra.settings import settings_of
@@ -59,6 +60,7 @@ _BY_CHANCE = 1e-6  # probability of an overlap of train and an unseen holdout be
 
 
 @redact_foreign_errors
+@isolated()
 def evaluate(
     train: TableLike,
     holdout: TableLike,
@@ -78,7 +80,7 @@ def evaluate(
     metrics: MetricsLike | None = None,
     generator: GeneratorLike | None = None,
     embedder: bool = True,
-    seed: int = 0,
+    seed: int | None = 0,
     device: str = "auto",
     progress: Progress | None = None,
 ) -> Report:
@@ -117,7 +119,7 @@ def evaluate(
         embedder: If False, no embedder is trained, and statistics that need it are reported as missing. Without a
             ``policy``, the verdict is then one of a part of the default policy. Settings of the embedder belong to
             ``policy``: ``{"extends": "default", "embedder": {"preset": "paper"}}`` selects the encoder of Palacios 5.2.
-        seed: Non-negative seed of all random draws.
+        seed: Non-negative seed of all random draws. None: one is drawn, and recorded in the report.
         device: Torch device; "auto" selects an accelerator if there is one.
         progress: Called with messages. None: bars on a terminal or in a notebook.
 
@@ -131,8 +133,7 @@ def evaluate(
     """
     if not isinstance(embedder, bool | Mapping) or not (progress is None or callable(progress)):
         raise ConfigError("embedder must be true or false, and progress a function that takes a string.")
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise ConfigError("seed must be an integer of at least 0.")
+    seed = seed_of(seed)
     each_row = subject == EACH_ROW
     check_reading(None if each_row else subject, kinds)
     subject = None if each_row else cast("str | None", subject)
@@ -443,6 +444,7 @@ def require_torch() -> None:
     require("torch", "the embedder", "torch", "disable embedded statistics by embedder=False, or --no-embedder")
 
 
+@isolated()
 def fit_embedder(inputs: EvaluationInputs, **settings: Any) -> Embedder:
     """Train the contrastive encoder on all real rows.
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from privacy_assets.errors import safe_repr
+from privacy_assets.infra.host import isolated
 from privacy_assets.metrics.base import Metric
 from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.policy import DIFFER, Limit, judge_limit
@@ -53,6 +54,7 @@ class Exchangeability:
     subjects: int
 
 
+@isolated()
 def exchangeability(inputs: EvaluationInputs, *, n_permutations: int = PERMUTATIONS) -> Exchangeability:
     """Test whether the labels train and holdout are exchangeable, given each single column.
 

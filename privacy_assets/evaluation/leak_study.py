@@ -25,6 +25,7 @@ from privacy_assets.evaluation.evaluate import run_metrics
 from privacy_assets.generators.copies import jittered, resampled
 from privacy_assets.generators.registry import GENERATORS, build_generator
 from privacy_assets.infra.files import private_folder, put_atomic
+from privacy_assets.infra.host import isolated
 from privacy_assets.infra.progress import Progress, advance, silent
 from privacy_assets.infra.settings import declared
 from privacy_assets.metrics.base import Metric
@@ -122,6 +123,7 @@ class LinearFit:
     rises: bool
 
 
+@isolated()
 def leak_study(
     inputs: EvaluationInputs,
     cases: Iterable[StudyCase],

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from privacy_assets.errors import ConfigError, InputError, redact_foreign_errors
+from privacy_assets.errors import ConfigError, InputError, integer, redact_foreign_errors, seed_of
 from privacy_assets.evaluation.evaluate import (
     TableLike,
     build_inputs,
@@ -25,6 +25,7 @@ from privacy_assets.evaluation.evaluate import (
     run_metrics,
 )
 from privacy_assets.generators.registry import DEFAULT_GENERATOR, build_generator
+from privacy_assets.infra.host import isolated
 from privacy_assets.infra.progress import Progress, advance, silent, watched
 from privacy_assets.metrics.base import Metric
 from privacy_assets.metrics.policies import default_policy, load_policy
@@ -157,6 +158,7 @@ class PowerAnalysis:
 
 
 @redact_foreign_errors
+@isolated()
 def power_analysis(
     train: int,
     holdout: int,
@@ -171,7 +173,7 @@ def power_analysis(
     read: Mapping[str, str] | None = None,
     policy: Policy | Mapping[str, Any] | str | Path | None = None,
     draws: int = 3,
-    seed: int = 0,
+    seed: int | None = 0,
     progress: Progress | None = None,
 ) -> PowerAnalysis:
     """Estimate, before training, which verdicts a split of this size can give.
@@ -193,7 +195,7 @@ def power_analysis(
         policy: A Policy, a mapping, a YAML file, or the name of a built-in one (``small``). None: the default limits.
             Limits that need an embedder, a generator or earlier releases are left out.
         draws: Number of random splits, each with newly drawn people.
-        seed: Seed of all random draws.
+        seed: Seed of all random draws. None: one is drawn, and recorded in the result.
         progress: Called with messages. None: bars on a terminal or in a notebook.
 
     Returns:
@@ -203,13 +205,13 @@ def power_analysis(
         InputError: If there are too few people, or the rows cannot be used.
         ConfigError: If an argument is invalid.
     """
-    if reference is None and isinstance(train, int):
+    train, seed = integer("train", train, 1), seed_of(seed)
+    if reference is None:
         reference = round(train * DEFAULT_SHARES["reference"] / DEFAULT_SHARES["train"])
     numbers = {"train": train, "holdout": holdout, "reference": reference, "draws": draws, "seed": seed}
     for name, count in numbers.items():
         least = int(name not in ("reference", "seed"))
-        if isinstance(count, bool) or not isinstance(count, int) or count < least:
-            raise ConfigError(f"{name} must be an integer of at least {least}.")
+        numbers[name] = integer(name, count, least)
     if not (progress is None or callable(progress)):
         raise ConfigError("progress must be a function that takes a string.")
     people = {role: int(numbers[role]) for role in DEFAULT_SHARES if numbers[role]}

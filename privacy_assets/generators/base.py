@@ -15,8 +15,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from privacy_assets.errors import InputError
+from privacy_assets.errors import InputError, seed_of
 from privacy_assets.infra.files import private_folder
+from privacy_assets.infra.host import isolated
 from privacy_assets.infra.progress import Progress, silent
 from privacy_assets.tables.column import Column
 from privacy_assets.tables.conversion import column_of
@@ -109,11 +110,12 @@ class Generator(ABC):
     creates_values: ClassVar[bool] = False
     separate_environment: ClassVar[tuple[str, str] | None] = None
 
+    @isolated()
     def fit(
         self,
         train: Table,
         *,
-        seed: int,
+        seed: int | None,
         device: str = "cpu",
         progress: Progress = silent,
         checkpoint: Path | None = None,
@@ -123,7 +125,7 @@ class Generator(ABC):
 
         Args:
             train: Training rows.
-            seed: Non-negative seed. The same seed gives the same generator.
+            seed: Non-negative seed. The same seed gives the same generator. None: draw one.
             device: Torch device.
             progress: Called with messages without cell values.
             checkpoint: Folder for the state of long training. An interrupted run resumes from it, with the same result.
@@ -135,7 +137,7 @@ class Generator(ABC):
         """
         if len(train) == 0:
             raise InputError("a generator cannot be fitted without rows", where="train", fix="pass more rows")
-        fitted = self._fit(train, Training(seed, device, progress, checkpoint, people))
+        fitted = self._fit(train, Training(seed_of(seed), device, progress, checkpoint, people))
         if not self.creates_values:
             fitted.keep_to_levels(train)
         return fitted
@@ -209,19 +211,20 @@ class FittedGenerator(ABC):
     history: tuple[Mapping[str, float], ...] = ()
     levels: Mapping[str, Sequence[float]] = MappingProxyType({})
 
-    def sample(self, rows: int, *, seed: int) -> Table:
+    @isolated()
+    def sample(self, rows: int, *, seed: int | None) -> Table:
         """Draw synthetic rows, with numbers and times at the precision of the columns.
 
         Args:
             rows: Number of rows, at least 1.
-            seed: The same seed gives the same rows.
+            seed: The same seed gives the same rows. None: draw one.
 
         Raises:
             InputError: If ``rows`` is below 1 or the generator returns a different number of rows.
         """
         if rows < 1:
             raise InputError(f"{rows} synthetic rows were requested", fix="request at least one")
-        return self._checked(self._sample(rows, seed), rows)
+        return self._checked(self._sample(rows, seed_of(seed)), rows)
 
     def _checked(self, table: Table, rows: int) -> Table:
         """Convert to the schema and round to the columns' precision.

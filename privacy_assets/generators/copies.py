@@ -17,6 +17,8 @@ from privacy_assets.tables.precision import UNITS, decimals_of, round_decimals, 
 from privacy_assets.tables.schema import TableSchema
 from privacy_assets.tables.table import Table
 
+_LARGE = 1e150  # squares of larger numbers are not finite, or their sum is not
+
 
 @declared
 class Copy(Generator):
@@ -104,6 +106,13 @@ def resampled(column: Column, known: Column, probability: float, rng: np.random.
     return column.where(~change, others)
 
 
+def _deviation(values: np.ndarray) -> float:
+    """Return the standard deviation, also of numbers with squares that are not finite."""
+    largest = float(np.abs(values).max())
+    unit = largest if largest > _LARGE else 1.0
+    return float((values / unit).std()) * unit
+
+
 def jittered(column: Column, known: Column, noise: float, rng: np.random.Generator) -> Column:
     """Add normal noise to numbers or datetimes, with ``noise`` standard deviations of ``known``; keep missing cells.
 
@@ -113,7 +122,8 @@ def jittered(column: Column, known: Column, noise: float, rng: np.random.Generat
     values, gone = known.cells, column.missing
     low, high = values.min(), values.max()
     if column.kind == "numeric":
-        moved = column.cells + noise * values.std() * rng.normal(size=len(column))
+        with np.errstate(over="ignore"):  # infinite values are clipped below
+            moved = column.cells + noise * _deviation(values) * rng.normal(size=len(column))
         decimals = decimals_of(values)
         moved = moved if decimals is None else round_decimals(moved, decimals)
         return replace(column, cells=np.clip(moved, low, high))

@@ -2,27 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numba
+from numba.core.caching import FunctionCache
 
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
+_LOGGER = logging.getLogger(__name__)
+
+
+class _Cache(FunctionCache):
+    """The cache of a function on disk. If it is damaged, full or not accessible, the function is compiled."""
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Return the stored function of a signature, or None."""
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception as error:  # noqa: BLE001 (a damaged file can raise anything)
+            self._report(error)
+        with suppress(OSError):
+            self.flush()  # an empty index replaces a damaged one
+        return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Store the compiled function of a signature, if possible."""
+        try:
+            super().save_overload(sig, data)
+        except Exception as error:  # noqa: BLE001 (see above)
+            self._report(error)
+
+    def _report(self, error: Exception) -> None:
+        fix = "remove the folder, free space, or set NUMBA_CACHE_DIR to another one"
+        text = "the compiled functions in %s cannot be used, so they are compiled again: %s. Fix: %s."
+        _LOGGER.warning(text, self.cache_path, type(error).__name__, fix)
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a function, cached on disk.
 
-    The cache is next to the file, or in the user's cache folder, or absent if neither is writable.
+    The cache is next to the file, or in the user's cache folder, or absent if neither is writable. NUMBA_DISABLE_JIT
+    does not apply, because the functions would take hours.
 
     The first call compiles while the user waits. Kernels should therefore take scratch arrays as arguments, loop over
     cells instead of using whole-array expressions, and avoid composite numpy functions (``sort``, ``unique``,
     ``where``), which are compiled for every type of their arguments. Division by 0 does not raise.
     """
-    try:
-        return numba.njit(cache=True, **_OPTIONS)(function)
-    except RuntimeError:
-        return numba.njit(**_OPTIONS)(function)
+    with _compiler():
+        dispatcher = numba.njit(**_OPTIONS)(function)
+    with suppress(RuntimeError, OSError):  # there is no folder for it
+        dispatcher._cache = _Cache(dispatcher.py_func)  # as numba.njit(cache=True) does
+    return dispatcher
 
 
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -31,4 +63,16 @@ def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
     This avoids passing arrays, which is slow. It does not work across files: the cache of a function is renewed only if
     its own file changes.
     """
-    return numba.njit(inline="always")(function)
+    with _compiler():
+        return numba.njit(inline="always")(function)
+
+
+@contextmanager
+def _compiler() -> Iterator[None]:
+    """Decorate with the compiler, also if NUMBA_DISABLE_JIT is set."""
+    config: Any = numba.config
+    before, config.DISABLE_JIT = config.DISABLE_JIT, 0
+    try:
+        yield
+    finally:
+        config.DISABLE_JIT = before

@@ -58,7 +58,13 @@ def accelerators() -> list[Device]:
 
     if torch.cuda.is_available():
         # "cuda:0" depends on CUDA_VISIBLE_DEVICES; the UUID of the card does not.
-        ids = [str(torch.cuda.get_device_properties(i).uuid) for i in range(torch.cuda.device_count())]
+        try:
+            ids = [str(torch.cuda.get_device_properties(i).uuid) for i in range(torch.cuda.device_count())]
+        except RuntimeError as error:
+            if "forked" not in str(error):
+                raise
+            fix = "start the process with the method spawn, or pass device='cpu'"
+            ConfigError(f"CUDA cannot be used in a forked process. Fix: {fix}.").raise_without_context()
         return [Device(f"cuda:{i}", f"cuda-{identity}") for i, identity in enumerate(ids)]
     return [Device("mps", "mps")] if torch.backends.mps.is_available() else []
 

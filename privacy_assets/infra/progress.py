@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from time import perf_counter
@@ -111,9 +111,11 @@ class Bars:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Remove all bars."""
-        for work in list(self._bars):
-            self._end(work)
+        """Remove all bars, and show the cursor, also if an interrupt ended the start of a bar."""
+        self._bars.clear()
+        with suppress(IndexError):  # raised by rich if it was interrupted while starting
+            self._shown.stop()
+        self._shown.console.show_cursor(True)
 
     def __call__(self, message: str) -> None:
         """Print ``message`` above the bars."""
@@ -144,6 +146,9 @@ def watched(stream: TextIO | None = None, *, otherwise: Progress | None = None) 
     ``stream`` defaults to standard error, and ``otherwise`` to lines on ``stream``.
     """
     out = stream or sys.stderr
+    if out is None:  # a program without a console
+        yield otherwise or silent
+        return
     notebook = "ipykernel" in sys.modules and find_spec("ipywidgets") is not None
     if not (notebook or out.isatty()):
         yield otherwise or Lines(lambda message: (out.write(f"  {message}\n"), out.flush()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Annotated, Any, ClassVar, Literal
@@ -195,12 +196,19 @@ class Evaluation(Group):
     )
 
 
+def _plain_integer(given: Any) -> Any:
+    """Convert an integer of numpy or another library to int; other values are validated by the model."""
+    return operator.index(given) if hasattr(given, "__index__") and not isinstance(given, bool) else given
+
+
 class Run(Group):
     """Options of a run."""
 
     part: ClassVar[str] = "run"
 
-    seed: int = Field(default=0, ge=0, description="the same seed gives the same statistics")
+    seed: Annotated[int, BeforeValidator(_plain_integer)] = Field(
+        default=0, ge=0, description="the same seed gives the same statistics"
+    )
     workers: WorkerKind = Field(
         default="local", description='"ray": measure on a Ray cluster, with the same statistics'
     )
@@ -291,12 +299,15 @@ class TableSpec(Group):
         """Read the settings from a YAML file.
 
         Args:
-            path: Path of the file. If ``policy`` is a path, it may be relative to the folder of this file.
+            path: Path of the file, with the settings or with a Dagster component (``type`` and ``attributes``) that has
+                no other settings. If ``policy`` is a path, it may be relative to the folder of this file.
 
         Raises:
             ConfigError: If the file cannot be read or a setting is invalid.
         """
         written, file = read_yaml(path, "a table's YAML file"), Path(str(location(path)))
+        if written.get("type") == _COMPONENT and isinstance(written.get("attributes"), dict) and len(written) == 2:
+            written = written["attributes"]
         try:
             return cls.of(written, file.parent)
         except ConfigError as error:
@@ -326,6 +337,7 @@ class TableSpec(Group):
         return cls(**{**written, **({"policy": beside} if beside is not None and beside.is_file() else {})})
 
 
+_COMPONENT = "privacy_assets.PrivacyGate"  # a table with further settings, which need Dagster
 _TABLES = ("source", "train", "holdout", "reference", "synthetic")
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from privacy_assets.errors import ConfigError, PrivacyAssetsError
+from privacy_assets.infra.host import isolated
 from privacy_assets.pipeline import work
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.work import StepResult, TableRun
@@ -67,6 +68,19 @@ class Task(NamedTuple):
     def name(self) -> str:
         """Verb of the step, or the name of the metric for a score."""
         return self.makes[0] if self.step.one_each else self.step.verb
+
+    @isolated()
+    def run(self, run: TableRun, values: Mapping[str, Any]) -> StepResult:
+        """Run the step.
+
+        Args:
+            run: Table, partition, deployment and device.
+            values: Values by name, at least those that the task reads.
+
+        Returns:
+            The result of the step.
+        """
+        return self.step.work(run, self.name, {name: values[name] for name in self.reads})
 
 
 def _fits_network(table: ResolvedTable, name: str) -> bool:
@@ -167,7 +181,7 @@ def run_table(
     todo, values = list(tasks(run.table)), dict[str, Any]()
     for number, task in enumerate(todo, start=1):
         with during(task.name), device_for(task.uses_device) as device:
-            result = task.step.work(replace(run, device=device), task.name, {name: values[name] for name in task.reads})
+            result = task.run(replace(run, device=device), values)
         read_later = {name for later in todo[number:] for name in later.reads}
         values = {name: value for name, value in {**values, **result.values}.items() if name in read_later}
         yield task, result

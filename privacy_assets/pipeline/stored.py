@@ -104,7 +104,7 @@ class StoredRun:
             for other in reversed(upstream(run.table, task)):
                 if set(other.makes) & (set(task.reads) - set(values)):
                     values |= stack.enter_context(self._opened(other.name, references.get(other.name)))
-            result = task.step.work(run, task.name, {name: values[name] for name in task.reads})
+            result = task.run(run, values)
             return self.save(task, {**values, **result.values}), result
 
     def save(self, task: Task, values: Mapping[str, Any]) -> dict[str, Any]:

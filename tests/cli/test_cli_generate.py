@@ -1,4 +1,4 @@
-"""The commands ``generators`` and ``generate``: options, files, exit status, and messages without private values."""
+"""The command ``generate`` and its list: options, files, exit status, and messages without private values."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def assert_same_rows(made: pd.DataFrame, real: pd.DataFrame, **how: bool) -> Non
     pd.testing.assert_frame_equal(first, second, **how)
 
 
-# --- generators -------------------------------------------------------------------------------------------------------
+# --- the list -------------------------------------------------------------------------------------------------------
 
 
 def test_the_list_is_that_of_the_registry(command: Command) -> None:
-    shown = command("generators").out
+    shown = command("generate", "--list").out
     rows = [line.split() for line in shown.splitlines()[2:] if not line.startswith(" ")]
     assert [row[0] for row in rows] == list(GENERATORS)
     text = " ".join(shown.split())
@@ -74,7 +74,7 @@ def test_the_list_is_that_of_the_registry(command: Command) -> None:
         assert all(part in text for part in (info.summary, *info.settings))
         assert all(f"{name} (required)" in text for name in info.required)
     assert "Needs a separate environment, whose Python is a setting: python -m venv rtf" in text
-    by_name = {one["name"]: one for one in json.loads(command("generators", "--json").out)["generators"]}
+    by_name = {one["name"]: one for one in json.loads(command("generate", "--list", "--json").out)["generators"]}
     assert list(by_name) == list(GENERATORS)
     assert (
         by_name["synthpop"]["settings"]
@@ -91,9 +91,11 @@ def test_what_is_missing_is_listed_and_told(
     monkeypatch.setattr(Copy, "modules", ("no_such_module",))
     monkeypatch.setattr(Copy, "extra", "ctgan")
     install = "pip install 'privacy-assets[ctgan]'"
-    text = " ".join(command("generators").out.split())
+    text = " ".join(command("generate", "--list").out.split())
     assert "copy no yes Apache-2.0 ctgan" in text and f"Needs no_such_module: {install}" in text
-    (found,) = [one for one in json.loads(command("generators", "--json").out)["generators"] if one["name"] == "copy"]
+    (found,) = [
+        one for one in json.loads(command("generate", "--list", "--json").out)["generators"] if one["name"] == "copy"
+    ]
     assert (found["available"], found["missing"], found["install"]) == (False, ["no_such_module"], install)
     assert f"Fix: {install}" in generate(tmp_path / "t.parquet", status=2).err
     assert f"Fix: {install}" in resample(tmp_path / "m", tmp_path / "t.parquet", "--rows=5", status=2).err

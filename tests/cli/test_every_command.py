@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from privacy_assets.cli.main import _commands
 from privacy_assets.cli.options import parts
 from privacy_assets.errors import ConfigError
 from privacy_assets.gate.releases import TRUSTED_VARIABLE
@@ -68,6 +70,9 @@ OF_ONE_COMMAND = [
     ("generate", "--rows=0", "must be at least 1"),
     ("generate", "--rows=many", "invalid int value"),
     ("generate", "--set=noise", "KEY=VALUE"),
+    ("generate", "--json", "--json requires --list"),
+    ("generate", "--outt=s.csv", "Did you mean '--out'?"),
+    ("generate", "--list", "not allowed with argument --data"),
     ("generate", "--generator=noisy_copy --set=noise=much", "noise: Input should be a valid number"),
     ("generate", "--new-values=town=anew", "copies the values of real rows"),
     ("generate", "--subject=town", "column 'town', row 2: the subject is missing"),
@@ -153,18 +158,38 @@ def test_every_command_that_reads_a_private_table_names_open_columns(
 
 HELP = {  # content that the help of each command must have, besides its exit statuses
     "power": ["independent of these roles", "two fifths of --train"],
-    "run": [RELEASES_VARIABLE, PRIVATE_VARIABLE, TRUSTED_VARIABLE, "example of a TABLE", "--rehearse --try "],
+    "run": [RELEASES_VARIABLE, PRIVATE_VARIABLE, TRUSTED_VARIABLE, "example of a TABLE", "--rehearse --try"],
     "audit": ["contains private counts (mode 0600)", "row positions"],
     "leak-study": ["points.jsonl", "Do not share any of the files"],
-    "generators": [],
     "generate": ["is not judged", "holdout", "`privacy-assets evaluate`", "as private as the table"],
     "verify": ["DAGSTER_HOME, else ./.dagster_home", RELEASES_VARIABLE, TRUSTED_VARIABLE],
     "releases": [RELEASES_VARIABLE, PRIVATE_VARIABLE, TRUSTED_VARIABLE],
     "keys": [RELEASES_VARIABLE, PRIVATE_VARIABLE, TRUSTED_VARIABLE, "PRIVACY_ASSETS_SIGNING_KEY"],
     "prepare": [RELEASES_VARIABLE, PRIVATE_VARIABLE, "If-None-Match"],
 }
-STATUSES = {"generators": ["0"], **dict.fromkeys(("audit", "leak-study", "generate", "prepare"), ["0", "2"])}
+STATUSES = dict.fromkeys(("audit", "leak-study", "generate", "prepare"), ["0", "2"])
 STATUSES |= dict.fromkeys(("power", "run", "verify"), ["0", "1", "2", "3"])  # they have a verdict
+
+
+def test_the_version_and_a_command_that_does_not_exist(command: Command) -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert command("--version").out == f"privacy-assets {project['version']}\n"
+    assert "unknown command 'evalute'. Did you mean 'evaluate'?" in command("evalute", "--train=x", status=2).err
+    assert "unknown command 'generators'. Did you mean 'generate'?" in command("generators", status=2).err
+    assert "COMMAND" in command("--json", status=2).err
+    assert "--out is missing" in command("generate", f"--data={__file__}", status=2).err
+
+
+def test_every_help_has_examples_that_can_be_parsed(command: Command) -> None:
+    commands = _commands()
+    for name in commands.parsers.choices:
+        text = " ".join(command(name, "--help").out.split())
+        shown = re.findall(
+            r"privacy-assets (.+?)(?= privacy-assets | > | [a-z]+:|$)", re.split("[Ee]xamples?: ", text, maxsplit=1)[1]
+        )
+        assert shown and all(shlex.split(words)[0] == name for words in shown)
+        for words in shown:
+            commands.parse(shlex.split(words))
 
 
 @pytest.mark.parametrize("name", HELP)
@@ -186,13 +211,12 @@ def test_the_defaults_that_the_help_of_audit_tells_are_those_of_its_plan(command
 def test_every_command_is_listed_with_the_statuses(command: Command, tables: Path) -> None:
     text = command("--help").out
     assert re.findall(r"^    ([a-z-]+)\b", text, re.MULTILINE) == [
-        "evaluate", "power", "run", "audit", "leak-study", "generators", "generate", "verify", "releases",
+        "evaluate", "power", "run", "audit", "leak-study", "generate", "verify", "releases",
         "accept", "inspect", "keys", "prepare", "demo", "policy",
     ]  # fmt: skip
     told = "0 all limits hold, 1 a limit is broken, 2 invalid input, 3 no limit is broken, but one is not assessable"
     assert told in " ".join(text.split())
     assert "--train" in command("evaluate", status=2).err
-    assert "`privacy-assets generators`" in command("generate", f"--data={tables}", "--out=s.csv", status=2).err
 
 
 @pytest.mark.parametrize(

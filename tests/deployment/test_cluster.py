@@ -41,9 +41,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
 def described(root: Path, environment: dict[str, str]) -> dict[str, str]:
     """Environment that results from the commands of docs/scale.md, with this test's locations instead of the page's."""
     page = (ROOT / "docs" / "scale.md").read_text().partition("## Object store")[2]
-    commands = (
-        page.partition("```sh\n")[2].partition("```")[0].replace("privacy-assets ", "python -m privacy_assets.cli ")
-    )
+    commands = page.partition("```sh\n")[2].partition("```")[0].replace("privacy-assets ", "python -m privacy_assets ")
     private, released = new_bucket(), new_bucket()
     for theirs, ours in (("s3://privacy/", f"{private}/"), ("s3://released/", f"{released}/"), ("/srv/", f"{root}/")):
         assert theirs in commands

@@ -433,7 +433,7 @@ def test_a_run_with_a_process_for_each_pod_publishes(
         "PRIVACY_ASSETS_PRIVATE": str(tmp_path / "private"),
         "PRIVACY_ASSETS_TRUSTED_KEYS": str(keys),
     }
-    command = [sys.executable, "-m", "privacy_assets.cli", "keys", "--new"]
+    command = [sys.executable, "-m", "privacy_assets", "keys", "--new"]
     subprocess.run(command, check=True, env={**os.environ, **places}, capture_output=True)
     signing = tmp_path / "private/signing.key"
     cluster.secrets = {

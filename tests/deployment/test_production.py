@@ -42,7 +42,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
             "OMP_NUM_THREADS": "1",
         }
         (root / "private").mkdir(mode=0o700)
-        keys = [sys.executable, "-m", "privacy_assets.cli", "keys", "--new"]
+        keys = [sys.executable, "-m", "privacy_assets", "keys", "--new"]
         subprocess.run(keys, check=True, env=made, cwd=root, capture_output=True)
         yield made
 

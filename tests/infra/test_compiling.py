@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import importlib
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import numba
 import pytest
 
 MODULE = """from privacy_assets.infra.compiling import compiled
@@ -40,6 +43,51 @@ def test_it_is_kept_beside_the_module_or_in_the_users_cache(tmp_path, beside, us
             [sys.executable, "-c", CODE], env=environment, capture_output=True, text=True, timeout=120
         )
         assert (done.returncode, done.stdout.split()) == (0, ["42", str(hits)]), done.stderr
+
+
+@pytest.fixture
+def double(tmp_path, monkeypatch):
+    """Return a function that imports a module with a kernel again, as another process does."""
+    (tmp_path / "installed.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+
+    def load():
+        sys.modules.pop("installed", None)
+        return importlib.import_module("installed").double
+
+    yield load
+    sys.modules.pop("installed", None)
+
+
+@pytest.mark.parametrize("damage", [b"", b"damaged"])
+@pytest.mark.parametrize("suffix", ["nbi", "nbc"])
+def test_a_damaged_cache_is_reported_and_written_again(double, tmp_path, caplog, suffix, damage):
+    assert double()(21) == 42
+    (file,) = (tmp_path / "__pycache__").glob(f"*.{suffix}")
+    file.write_bytes(damage)
+    function = double()
+    assert function(21) == 42 and not function.stats.cache_hits
+    assert f"the compiled functions in {file.parent} cannot be used" in caplog.text and "NUMBA_CACHE_DIR" in caplog.text
+    caplog.clear()
+    function = double()
+    assert function(21) == 42 and sum(function.stats.cache_hits.values()) == 1 and not caplog.text
+
+
+def test_a_full_disk_leaves_the_function_compiled_in_memory(double, caplog, monkeypatch):
+    function = double()
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(function._cache._cache_file, "save", full)
+    assert function(21) == 42 and "free space" in caplog.text
+
+
+def test_it_is_compiled_although_the_host_program_disables_the_compiler(double, monkeypatch):
+    monkeypatch.setattr(numba.config, "DISABLE_JIT", 1)
+    function = double()
+    assert function(21) == 42 and function.signatures and numba.config.DISABLE_JIT == 1
 
 
 FIRST_RUN = """

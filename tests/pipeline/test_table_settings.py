@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -179,3 +181,15 @@ def test_no_flagged_setting_makes_a_leak_pass(adult: Any, name: str, setting: st
     for spec in METRICS[name].statistics:
         if spec.name in limited:
             assert usual[name].estimate(spec.name) == weak[name].estimate(spec.name)
+
+
+def test_the_yaml_of_a_dagster_component_is_one_of_a_table(tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "docs" / "generators.md"
+    (block,) = [part for part in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL) if "type:" in part]
+    (tmp_path / "defs.yaml").write_text(block)
+    written = yaml.safe_load(block)["attributes"]
+    assert TableSpec.load(tmp_path / "defs.yaml") == TableSpec.of(written, tmp_path)
+    for wrong in (block + "  schedule: '@daily'\n", block.replace("privacy_assets.", "other."), block + "more: 1\n"):
+        (tmp_path / "defs.yaml").write_text(wrong)
+        with pytest.raises(ConfigError, match="has no setting|Field required"):
+            TableSpec.load(tmp_path / "defs.yaml")

@@ -14,7 +14,8 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from pydantic import AfterValidator, Field
 
-from privacy_assets.errors import ConfigError, InputError
+from privacy_assets.errors import ConfigError, InputError, seed_of
+from privacy_assets.infra.host import isolated
 from privacy_assets.infra.progress import Progress, advance, silent
 from privacy_assets.infra.settings import Dict, InvalidSetting, Tuple, declared
 from privacy_assets.metrics.shadow_membership.attacks import Attack, attack_settings, build_attack
@@ -266,12 +267,13 @@ LOW_FPR = (0.01, 0.05, 0.1)
 _WHERE, _FEWER = "the audited table", "use smaller training sets or parts, or give more rows"
 
 
+@isolated()
 def run_audit(
     cells: np.ndarray,
     coding: MatrixCoding,
     plan: AuditConfig,
     *,
-    seed: int,
+    seed: int | None,
     subjects: np.ndarray | None = None,
     progress: Progress = silent,
     checkpoint: Path | None = None,
@@ -285,7 +287,7 @@ def run_audit(
         cells: Coded table, shape (F, N).
         coding: Its coding.
         plan: Configuration.
-        seed: Non-negative seed.
+        seed: Non-negative seed. None: one is drawn, and recorded in the result.
         subjects: Subject of each row, int64 of shape (N,). Other rows of an attacked subject are excluded from its
             training sets and neighbors, and the most vulnerable records are from different subjects. None: each row is
             a subject.
@@ -297,8 +299,7 @@ def run_audit(
         ConfigError: If settings are invalid or the checkpoint belongs to another audit.
         InputError: If there are too few rows.
     """
-    if seed < 0:
-        raise ConfigError(f"seed {seed}: the seed must be at least 0.")
+    seed = seed_of(seed)
     people = None if subjects is None else np.asarray(subjects, dtype=np.int64)
     if people is not None and people.shape != cells.shape[1:]:
         problem = f"subjects must have shape ({cells.shape[1]},), got {people.shape}"

@@ -1,4 +1,4 @@
-"""Entry point of ``python -m privacy_assets.cli``."""
+"""Entry point of ``python -m privacy_assets``."""
 
 from privacy_assets.cli.main import main
 

@@ -1,0 +1,188 @@
+"""State of the host process that results depend on: set for the time of a computation, and restored afterwards.
+
+A program can set error states, a default dtype, options of pandas and more. With :func:`isolated`, the same seed gives
+the same statistics in each of them.
+"""
+
+from __future__ import annotations
+
+import decimal
+import importlib
+import os
+import random
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+_PANDAS = (
+    "compute.use_bottleneck", "compute.use_numba", "compute.use_numexpr", "future.distinguish_nan_and_na",
+    "future.infer_string", "future.no_silent_downcasting", "io.parquet.engine", "mode.chained_assignment",
+    "mode.copy_on_write", "mode.string_storage", "mode.use_inf_as_na",
+)  # fmt: skip
+_SKLEARN = {
+    "array_api_dispatch": False, "assume_finite": False, "enable_metadata_routing": False,
+    "transform_output": "default", "working_memory": 1024,
+}  # fmt: skip
+_OPENMP = ("faiss", "sklearn", "torch")  # libraries that use it
+_FORKED_WITHOUT_EXEC = 0x40  # PF_FORKNOEXEC of Linux, see proc(5)
+
+
+@contextmanager
+def isolated() -> Iterator[None]:
+    """Compute with the default state of numpy, pandas, torch and other libraries within the ``with`` block.
+
+    State of the process is set when the first of several threads enters, and restored when the last one leaves.
+    Libraries that are not imported yet have their defaults. The state is: error states of numpy and scipy.special,
+    the decimal context, "error" filters of warnings that name no module, options of pandas and scikit-learn, and
+    torch's default dtype and device, grad and inference mode, autocast, anomaly detection, deterministic algorithms,
+    precision of products and use of oneDNN.
+
+    In a child that was forked after a library with OpenMP was imported, OpenMP uses one thread: its other threads do
+    not exist in the child, which would wait for them.
+    """
+    with _shared_state(), ExitStack() as stack:
+        stack.enter_context(np.errstate(divide="warn", over="warn", under="ignore", invalid="warn"))
+        stack.enter_context(decimal.localcontext(_decimals()))
+        if _forked:
+            stack.enter_context(threadpool_limits(1, user_api="openmp"))
+        for name, state in _THREAD_STATE.items():
+            if (library := sys.modules.get(name)) is not None:
+                state(library, stack)
+        yield
+
+
+# --- of a thread ------------------------------------------------------------------------------------------------------
+
+
+def _decimals() -> decimal.Context:
+    traps = [decimal.InvalidOperation, decimal.DivisionByZero, decimal.Overflow]
+    return decimal.Context(28, decimal.ROUND_HALF_EVEN, -999_999, 999_999, 1, 0, [], traps)
+
+
+def _sklearn(sklearn: Any, stack: ExitStack) -> None:
+    stack.enter_context(sklearn.config_context(**_SKLEARN))
+
+
+def _torch(torch: Any, stack: ExitStack) -> None:
+    stack.enter_context(torch.inference_mode(False))
+    stack.enter_context(torch.set_grad_enabled(True))
+    for kind in ("cpu", "cuda"):
+        if torch.is_autocast_enabled(kind):
+            stack.enter_context(torch.autocast(kind, enabled=False))
+    if torch.get_default_device().type != "cpu":  # otherwise not entered, because it slows every operation down
+        stack.enter_context(torch.device("cpu"))
+    if _forked:
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
+        torch.set_num_threads(1)
+
+
+_THREAD_STATE = {"sklearn": _sklearn, "torch": _torch}
+
+
+# --- of the process ---------------------------------------------------------------------------------------------------
+
+_lock = threading.Lock()
+_inside = 0  # computations within isolated()
+_saved = ExitStack()
+
+
+@contextmanager
+def _shared_state() -> Iterator[None]:
+    global _inside
+    with _lock:
+        if not _inside:
+            _set_shared_state(_saved)
+        _inside += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _inside -= 1
+            if not _inside:
+                _saved.close()
+
+
+def _set_shared_state(stack: ExitStack) -> None:
+    if "rich.style" not in sys.modules:  # its import draws a random number
+        drawn = random.getstate()
+        importlib.import_module("rich.style")
+        random.setstate(drawn)
+    stack.enter_context(warnings.catch_warnings())
+    # A filter that names a module was set for that module.
+    warnings.filters = [
+        ("default" if action == "error" and module is None else action, message, kind, module, line)
+        for action, message, kind, module, line in warnings.filters
+    ]
+    if (special := sys.modules.get("scipy.special")) is not None:
+        defaults = {name: "raise" if name == "memory" else "ignore" for name in special.geterr()}
+        stack.enter_context(special.errstate(**defaults))
+    if (torch := sys.modules.get("torch")) is not None:
+        _set_shared_torch(torch, stack)
+    if (pandas := sys.modules.get("pandas")) is not None:
+        _set_pandas(pandas, stack)
+
+
+def _set_shared_torch(torch: Any, stack: ExitStack) -> None:
+    def swap(now: Any, wanted: Any, put: Callable[[Any], Any]) -> None:
+        if now != wanted:
+            stack.callback(put, now)
+            put(wanted)
+
+    swap(torch.get_default_dtype(), torch.float32, torch.set_default_dtype)
+    swap(torch.get_float32_matmul_precision(), "highest", torch.set_float32_matmul_precision)
+    swap(torch.get_deterministic_debug_mode(), 0, torch.set_deterministic_debug_mode)
+    swap(torch.is_anomaly_enabled(), False, torch.autograd.set_detect_anomaly)
+    mkldnn = torch.backends.mkldnn
+    swap(mkldnn.enabled, True, lambda enabled: setattr(mkldnn, "enabled", enabled))
+
+
+def _set_pandas(pandas: Any, stack: ExitStack) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # options that a version of pandas deprecates
+        for option in _PANDAS:
+            try:
+                before = pandas.get_option(option)
+            except pandas.errors.OptionError:  # another version of pandas has it
+                continue
+            pandas.reset_option(option)
+            if pandas.get_option(option) != before:
+                stack.callback(_put_pandas, pandas, option, before)
+
+
+def _put_pandas(pandas: Any, option: str, value: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pandas.set_option(option, value)
+
+
+# --- forked children --------------------------------------------------------------------------------------------------
+
+
+def _was_forked() -> bool:
+    """Return True if this process was forked, and not replaced by another program since. False if not on Linux."""
+    try:
+        flags = int(Path("/proc/self/stat").read_text(encoding="ascii").rpartition(")")[2].split()[6])
+    except (OSError, ValueError, IndexError):
+        return False
+    return bool(flags & _FORKED_WITHOUT_EXEC)
+
+
+def _with_openmp() -> bool:
+    return any(name in sys.modules for name in _OPENMP)
+
+
+def _after_fork() -> None:
+    global _forked, _lock
+    _forked, _lock = _forked or _with_openmp(), threading.Lock()
+
+
+# Whether this process was forked with threads of OpenMP, before or after this module was imported.
+_forked = _with_openmp() and _was_forked()
+os.register_at_fork(after_in_child=_after_fork)
