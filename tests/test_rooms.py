@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).parents[1] / "privacy_assets"
 # Each may import the packages listed before it.
 ROOMS = (
     "errors", "version", "infra", "tables", "stats", "policy", "distances", "generators", "metrics", "gate", "report",
-    "evaluation", "pipeline", "dagster", "airflow", "cli",
+    "evaluation", "pipeline", "dagster", "airflow", "cli", "__main__",
 )  # fmt: skip
 # Words that name a metric and have another meaning as well, by the modules that use the other meaning.
 OTHERWISE = {

@@ -63,7 +63,7 @@ def _children() -> list[int]:
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # the process has ended
-            if int(stat.read_text().rsplit(")", 1)[1].split()[1]) == os.getpid():
+            if int(stat.read_bytes().rsplit(b")", 1)[1].split()[1]) == os.getpid():
                 found.append(int(stat.parent.name))
     return found
 

@@ -168,7 +168,7 @@ def _put_pandas(pandas: Any, option: str, value: Any) -> None:
 def _was_forked() -> bool:
     """Return True if this process was forked, and not replaced by another program since. False if not on Linux."""
     try:
-        flags = int(Path("/proc/self/stat").read_text(encoding="ascii").rpartition(")")[2].split()[6])
+        flags = int(Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()[6])
     except (OSError, ValueError, IndexError):
         return False
     return bool(flags & _FORKED_WITHOUT_EXEC)

@@ -42,7 +42,7 @@ def test_a_copy_exits_with_1_and_says_why(files: dict[str, Path], tmp_path: Path
     assert data["metrics"]["dcr"]["estimates"]["identical_excess"]["value"] == 1
     assert "dcr.privacy_score" in {limit["statistic"] for limit in data["limits"] if not limit["passed"]}
     assert all({"statistic", "limit", "bound", "measured", "passed"} <= set(limit) for limit in data["limits"])
-    assert page.read_text().startswith("<!doctype html>")
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert "dcr.privacy_score" in said.out and "measuring dcr" in said.err
 
 
@@ -61,7 +61,11 @@ def test_without_a_limit_it_prints_statistics_and_exits_with_3(
         *evaluate(files, "--metrics=fidelity,memorization", f"--json={out}", f"--html={page}", "--quiet"), status=3
     ).out
     told = "No limit applies: the default policy limits none of these statistics"
-    assert said.startswith("NOT ASSESSABLE") and told in " ".join(said.split()) and told in page.read_text()
+    assert (
+        said.startswith("NOT ASSESSABLE")
+        and told in " ".join(said.split())
+        and told in page.read_text(encoding="utf-8")
+    )
     assert re.search(r"^fidelity.prediction +0\.\d+ ", said, re.MULTILINE) and "memorization.exposed " in said
     data = json.loads(out.read_text())
     assert (data["verdict"], data["policy"], data["limits"], data["advice"]) == ("not_assessable", None, [], [])

@@ -74,7 +74,6 @@ ODD: dict[str, Callable[[ExitStack], object]] = {
     "anomaly": lambda stack: torch.autograd.set_detect_anomaly(True),
     "mkldnn": lambda stack: setattr(torch.backends.mkldnn, "enabled", False),
 }
-DEFAULT = state()
 
 
 @pytest.fixture(autouse=True)
@@ -97,13 +96,14 @@ def restored() -> Any:
 
 @pytest.mark.parametrize("name", ODD)
 def test_a_computation_has_the_default_state_and_restores_that_of_the_host(name: str, restored: ExitStack) -> None:
+    default = state()
     ODD[name](restored)
     odd = state()
-    assert odd != DEFAULT
+    assert odd != default
     with isolated(), isolated():
         inside = state()
         assert ("error", None, Warning, None, 0) not in inside.pop("filters")
-        assert inside == {key: value for key, value in DEFAULT.items() if key != "filters"}
+        assert inside == {key: value for key, value in default.items() if key != "filters"}
         assert torch.ones(2, requires_grad=True).sum().requires_grad and torch.zeros(1).device.type == "cpu"
         warnings.warn("of a library", UserWarning, stacklevel=1)
     assert state() == odd
