@@ -137,8 +137,12 @@ test: setup-dev ## Run all tests except the slow ones
 	$(PYTEST) $(ARGS)
 
 .PHONY: test-slow
-test-slow: setup-dev ## Run the slow tests only
-	$(PYTEST) -m slow $(ARGS)
+test-slow: setup-dev ## Run the slow tests only, without the weekly ones
+	$(PYTEST) -m 'slow and not weekly' $(ARGS)
+
+.PHONY: test-weekly
+test-weekly: setup-dev ## Run the weekly tests only: studies, and repetitions that calibrate a statistic
+	$(PYTEST) -m weekly $(ARGS)
 
 .PHONY: test-all
 test-all: setup-dev ## Run all tests

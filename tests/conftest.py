@@ -66,6 +66,12 @@ def pytest_configure(config: pytest.Config) -> None:
     Dispatcher.compile = compile_once
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Weekly tests are slow ones, too."""
+    if item.get_closest_marker("weekly") is not None:
+        item.add_marker("slow")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Shuffle files as a whole, so that their fixtures are created once, as in the usual order."""
     if SHUFFLE is None:

@@ -42,7 +42,7 @@ def main() -> int:
         shutil.copy(ROOT / "dagster.yaml", home)
         environment = {**os.environ, "DAGSTER_HOME": str(home)}
         for options, expected in (([], 0), (["--leak"], 1)):
-            command = [sys.executable, "-m", "privacy_assets.cli", "demo", *options]
+            command = [sys.executable, "-m", "privacy_assets", "demo", *options]
             ended = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, check=False)
             if ended.returncode != expected:
                 sys.stdout.write(f"pictures: the demo {' '.join(options)} ended with status {ended.returncode}\n")

@@ -42,7 +42,7 @@ def test_there_are_sixty_releases_of_every_kind_with_names_and_verdicts_of_their
     assert all(entry.leaked != 0 for entry in BATTERY if entry.expected == REFUSED)  # a share, or NaN
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.parametrize("entry", TINY, ids=lambda entry: entry.what)
 def test_the_default_policy_says_what_the_truth_asks_for(entry: Entry, sources: Sources) -> None:
     found = battery.ours(entry, entry.build(sources))

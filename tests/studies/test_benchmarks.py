@@ -50,7 +50,7 @@ def cells(text: str) -> list[list[str]]:
 # --- our side ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_our_side_is_measured_and_tells_a_copy_from_fresh_rows(frame: pd.DataFrame, tmp_path: Path) -> None:
     peers.write(peers.made(frame, infer_schema(frame), ROWS), tmp_path / str(ROWS))
     assert peers.Runs(tmp_path, tmp_path, 1).releases(ROWS) == list(peers.RELEASES)
@@ -94,7 +94,7 @@ def test_memory_is_the_peak_of_the_process_itself() -> None:
     assert held[0] < 60 and 250 < held[1] - held[0] < 320
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_seconds_are_those_of_the_processor() -> None:
     seconds, found = measured.cost(lambda n: sum(range(n)), 3_000_000)
     assert found == 4_499_998_500_000 and seconds > 0

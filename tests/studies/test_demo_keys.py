@@ -9,7 +9,7 @@ from privacy_assets.dagster.demo import demo_spec
 from privacy_assets.pipeline.resolve import ResolvedTable
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.parametrize("key", [18, 106])
 def test_the_demo_is_not_refused_by_chance(key: int) -> None:
     """Controls once refused it with both keys, when they had limits."""

@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks import scalability
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.weekly
 
 
 class Study(NamedTuple):

@@ -34,7 +34,7 @@ def test_all_halves_are_looked_at_where_there_are_few() -> None:
     assert halves.halves(40, rng).shape[1] == 20
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_a_study_sees_half_built_rows_and_no_fresh_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(1)
     values = rng.integers(0, 40, (1800, 6))

@@ -44,7 +44,7 @@ def survey(rows, seed=0):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.parametrize(("shape", "people"), RELEASES)
 def test_intervals_hold_the_truth(shape, people):
     frame = survey(20_000)
@@ -59,7 +59,7 @@ def test_intervals_hold_the_truth(shape, people):
     assert [(name, sum(held), len(held)) for name, held, p in checked if p < LEAST] == []
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_the_study_sees_an_interval_that_is_too_narrow():
     frame = survey(4_000)
     metrics = {"membership_inference": build_metric("membership_inference", {"n_permutations": 199})}

@@ -97,7 +97,7 @@ def test_the_radius_of_the_paper_does_not_see_copies() -> None:
     assert default["AUC"] > 0.9 and default["excess, low"] > 0
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_copies_are_found_before_the_filter_and_not_after(small: None, frame: pd.DataFrame) -> None:
     world = draw_world(frame, 600, 1200, 0)
     found = {
@@ -108,7 +108,7 @@ def test_copies_are_found_before_the_filter_and_not_after(small: None, frame: pd
     assert all(0.7 < x["utility"] <= 1 for x in found.values())
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_a_study_goes_on_where_it_was(
     small: None, frame: pd.DataFrame, tmp_path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -149,7 +149,7 @@ def test_what_was_asked_for_is_told_by_whose_rows_they_are() -> None:
     assert "10 % copies" not in text
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_a_line_is_judged_as_the_release_itself_and_by_any_policy(rows: pd.DataFrame) -> None:
     many = pd.concat([rows.assign(age=rows["age"] + 90 * at, dose=rows["dose"] * (1 + at)) for at in range(4)])
     line = leaks.measured(many.reset_index(drop=True), np.arange(800), 200, "10 % copies", 0)

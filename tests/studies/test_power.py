@@ -52,7 +52,7 @@ def test_the_interval_of_rows_that_no_fresh_one_equals_is_that_of_a_share() -> N
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1])
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_the_intervals_hold_the_true_share_of_copies_and_who_knows_more_is_surer(share: float) -> None:
     rng = np.random.default_rng(1)
     ends, widths = np.zeros(2), np.zeros(2)
@@ -86,7 +86,7 @@ def test_a_cell_that_no_fresh_row_can_lie_in_is_hit_by_copies_only() -> None:
     assert none[2] == pytest.approx(math.log(0.01))
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.parametrize("dose", [0.0, 0.2])
 def test_the_most_powerful_tests_keep_their_level_and_see_copies(dose: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(power, "TRIALS", 199)

@@ -34,7 +34,7 @@ def test_a_copula_keeps_margins_and_dependence(rows: pd.DataFrame) -> None:
     assert len(trees) == len(rows) and trees.dtypes.equals(rows.dtypes)
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_a_generator_that_copies_leaks_and_one_that_does_not_is_never_refused(
     rows: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

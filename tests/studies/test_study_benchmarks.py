@@ -25,7 +25,7 @@ def table(tmp_path: Path) -> Path:
 # --- dimensions -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_the_release_is_nobody_of_train_and_a_full_leak_is_seen(table: Path) -> None:
     inputs = dimensions.inputs_of(pd.read_parquet(table), "table", 80, 0)
     assert [len(part) for part in inputs.tables.values()] == [80, 80, 80]
