@@ -120,7 +120,7 @@ def a_ragged_csv(world: World, _: pytest.MonkeyPatch) -> str:
     return world.run().replace("csv", "CSV")
 
 
-@case("Arrow")
+@case("values of several types")
 def an_upstream_table_of_mixed_types_in_our_storage(world: World, _: pytest.MonkeyPatch) -> str:
     mixed = private()["income"].astype(object)
     mixed[::2] = private()["name"][::2]
