@@ -21,7 +21,7 @@ from tests.metrics.shadow_standins import small_audit, small_table
 from tests.rays import ray_alone
 
 ray = pytest.importorskip("ray", reason="the extra 'ray' is not installed")
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.weekly
 
 
 class Machines:

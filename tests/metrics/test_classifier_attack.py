@@ -162,7 +162,7 @@ def test_low_rates_are_the_naive_ones():
         assert estimate.low > fpr and estimate.value == pytest.approx(0.2 + 0.8 * fpr, abs=0.05)
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_fresh_rows_are_rarely_mistaken_for_a_leak():
     """Repeated rows of people too; 60 releases, of which 5 % may leave a 95 % interval and 0.5 % the advantage's."""
     wrong = dict.fromkeys((*NAMES, *LOW_RATES), 0)

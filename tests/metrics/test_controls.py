@@ -79,7 +79,7 @@ def test_an_honest_table_of_this_size_says_how_small_a_leak_it_shows(measured: M
     assert not Controls.default_limits and OWN.judge({"controls": measured}).status == "pass"
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_stated_leak_is_seen_and_a_third_of_it_often_not(measured, kind: str) -> None:
     """By the metrics themselves, on tables that this test builds."""
@@ -143,7 +143,7 @@ def test_too_few_people_are_not_measurable() -> None:
     assert OWN.judge({"controls": result}).status == "not_assessable"
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_fewer_people_see_less_and_there_is_always_a_number() -> None:
     values = []
     for holdout in (700, 100, 40):

@@ -298,7 +298,7 @@ def test_dropping_rows_near_train_is_refused(uk_census):
     assert result.estimate("member_excess").high < 0
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.parametrize("table", ["adult", "uk_census"])
 def test_fresh_rows_hold_over_splits(table, request):
     frame = request.getfixturevalue(table)

@@ -84,7 +84,7 @@ def blind_population(seed, by_row):
     return Population(codes, member, {"distance": score, "distance / reference": score}, g.random(480), half)
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_intervals_by_subject_hold_their_level_where_rows_repeat():
     misses = {True: np.zeros(2), False: np.zeros(2)}
     for seed, by_row in itertools.product(range(100), (False, True)):

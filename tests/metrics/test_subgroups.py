@@ -100,7 +100,7 @@ def test_groups_that_are_avoided_are_significant_from_the_other_side():
     assert attacked(frame, found)[0].high < -0.1
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.parametrize("rows", [1, 4])
 def test_coverage_and_minimum_detectable_effect_when_nothing_leaks(rows):
     drawings = (drawn(seed, 1300, 700, rows) for seed in range(100))

@@ -112,7 +112,7 @@ def test_other_case_other_signs_and_longer_text_do_not_hide_a_note() -> None:
     assert estimate(hidden, train, holdout).low > 0.5
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_the_interval_is_calibrated_when_nothing_leaks() -> None:
     false_alarms = 0
     for seed in range(30):
