@@ -189,6 +189,12 @@ class Lamp(dg.ConfigurableResource):
     label: str = "lamp"
 
 
+class Rack(dg.ConfigurableResource):
+    """A resource that requires another one."""
+
+    lamp: Lamp
+
+
 @dg.asset
 def lit(lamp: Lamp) -> dg.MaterializeResult:
     """Show the label of its lamp."""
@@ -209,10 +215,12 @@ def test_route_36_a_resource_of_the_users_that_is_open_at_launch(world: World) -
     (warning,) = [log for log in logs if log.level == logging.WARNING]
     assert warning.step_key == "lamplit__read" and "resources 'lamp': users who launch a run" in warning.user_message
     # A resource that a step of the table requires is rejected by the first step, whichever requires it.
-    needed = {**defs.resources, "ray": Lamp()}
+    # So is one that such a resource requires.
     table = table_of("needing", source=world.root / "people.parquet", subject="pid", workers="ray", **QUICK)
-    defs = dg.Definitions.merge(table, dg.Definitions(resources=needed, executor=dg.in_process_executor))
-    assert "resource 'ray'" in reason(launch(world, defs, {}), "needing__read")
+    inner = Lamp.configure_at_launch()
+    for needed, name in (({"ray": Lamp()}, "ray"), ({"ray": frozen_config(Rack(lamp=inner)), "inner": inner}, "inner")):
+        here = dg.Definitions(resources={**defs.resources, **needed}, executor=dg.in_process_executor)
+        assert f"resource {name!r}" in reason(launch(world, dg.Definitions.merge(table, here), {}), "needing__read")
     bound = dg.Definitions(assets=[lit], resources={"lamp": frozen_config(Lamp(label=dg.EnvVar("SECRET")))})
     defs = dg.Definitions.merge(gated(world, "lamplit", independent), bound)
     assert SECRET in shown(launch(world, defs, {}, "lit", "lamplit/source"))  # as its author has it
