@@ -439,9 +439,7 @@ def _while_importing(error: ImportError) -> bool:
     if not files or files[-1] is not frames[-1]:
         return False
     at = _last_instruction(error.__traceback__)
-    return any(
-        one.offset == at and one.opname.startswith("IMPORT_") for one in dis.get_instructions(frames[-1].f_code)
-    )
+    return any(one.offset == at and one.opname.startswith("IMPORT_") for one in dis.get_instructions(frames[-1].f_code))
 
 
 def _last_instruction(trace: TracebackType | None) -> int:
