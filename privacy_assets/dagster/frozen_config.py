@@ -8,6 +8,7 @@ from typing import Any, overload
 
 import dagster as dg
 from dagster._config import ConfigTypeKind
+from dagster._core.definitions.job_definition import default_job_io_manager
 from dagster._core.execution.resources_init import (
     get_required_resource_keys_for_step,
     get_transitive_required_resource_keys,
@@ -120,7 +121,8 @@ def check_launch() -> None:
     of_tables = [key for key, names in needed.items() if RELEASES in names]
     named = frozenset().union(needed[step.step.key], *(needed[key] for key in of_tables))
     required = get_transitive_required_resource_keys(named, job.resource_defs)
-    opened = sorted(name for name, one in job.resource_defs.items() if is_open(one))
+    # Dagster's default IO manager has a configuration only in runs in which a step requires it.
+    opened = sorted(name for name, one in job.resource_defs.items() if is_open(one) or one is default_job_io_manager)
     for name in opened:
         if name in required:
             raise ConfigError(

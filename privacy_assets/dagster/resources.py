@@ -370,7 +370,7 @@ def _relation(frame: pd.DataFrame) -> Any:
 
 _CONVERTERS: dict[str, Callable[[pd.DataFrame], Any]] = {
     "pandas.DataFrame": lambda frame: frame,
-    "pandas.Series": lambda frame: frame.iloc[:, 0],
+    "pandas.Series": lambda frame: frame.squeeze(axis="columns"),  # a table of several columns stays a frame
     "polars.DataFrame": _polars,
     "polars.LazyFrame": lambda frame: _polars(frame).lazy(),
     "pyarrow.Table": _arrow,
