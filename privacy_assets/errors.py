@@ -14,7 +14,7 @@ import secrets
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass
 from difflib import get_close_matches
 from functools import partial, wraps
@@ -363,13 +363,13 @@ class StepError(PrivacyAssetsError, RuntimeError):
         return cls(text).with_traceback(error.__traceback__)
 
 
-# System errors that the environment causes, with the fix; {folder} is replaced.
-_WRITABLE = "free space or mount the disk for writing, then run this again; look in {folder}"
+# System errors that the environment causes, with the fix; {disk} is replaced.
+_WRITABLE = "free space or mount the disk for writing, then run this again; look in {disk}"
+_ACCESS = "check that this user may read and write in the output and home folders and TMPDIR"
 _SYSTEM = {
     errno.ENOSPC: _WRITABLE, errno.EDQUOT: _WRITABLE, errno.EROFS: _WRITABLE,
-    errno.EIO: "check the disk of {folder}",
-    errno.EACCES: "check who owns {folder} and may read and write there",
-    errno.EPERM: "check who owns {folder} and may read and write there",
+    errno.EIO: "check the disk of {disk}",
+    errno.EACCES: _ACCESS, errno.EPERM: _ACCESS,
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
     errno.ENFILE: "raise the system's limit of open files",
     errno.ENOMEM: "give the process more memory",
@@ -394,8 +394,8 @@ _LONGEST_CAUSE = 300  # characters of the message of an import
 def environment_problem(error: BaseException) -> tuple[str, str] | None:
     """Return cause and fix if the environment caused an exception: disk, memory, threads, limits, an installation.
 
-    Only text that no table can reach is returned: the name of a system error, an existing folder, words of this module,
-    and the message of a failed import.
+    Only text that no table can reach is returned: the name of a system error, a mount point, words of this module, and
+    the message of a failed import statement.
 
     Args:
         error: Exception of any code.
@@ -409,39 +409,37 @@ def environment_problem(error: BaseException) -> tuple[str, str] | None:
         return cause, "repair or install that package in the environment of this program (pip check)"
     if isinstance(error, MemoryError):
         return "out of memory", _PHRASES["out of memory"]
-    folder = _existing_folder(error)
+    disk = _disk_of(error)
     if isinstance(error, OSError) and isinstance(error.errno, int) and error.errno in _SYSTEM:
-        return "", _SYSTEM[error.errno].format(folder=folder)
+        return "", _SYSTEM[error.errno].format(disk=disk)
     message = " ".join(part for part in error.args if isinstance(part, str))
     found = next((phrase for phrase in _PHRASES if phrase in message), None)
-    return None if found is None else (found, _PHRASES[found].format(folder=folder))
+    return None if found is None else (found, _PHRASES[found].format(disk=disk))
 
 
-def _existing_folder(error: BaseException) -> str:
-    """Return the folder of the file that ``error`` names, or those of the process: a name can be a cell."""
+def _disk_of(error: BaseException) -> str:
+    """Return the mount point of the file that ``error`` names, not its folder, whose name can be a cell."""
     name = getattr(error, "filename", None)
     if isinstance(name, str) and name.startswith("/"):
-        try:
-            return str(next(folder for folder in Path(name).parents if folder.is_dir()))
-        except OSError:  # a name that is too long
-            pass
+        with suppress(OSError, ValueError):
+            path = Path(name).resolve()
+            return str(next(folder for folder in (path, *path.parents) if folder.is_mount()))
     return "the output and home folders and TMPDIR"
 
 
 def _while_importing(error: ImportError) -> bool:
     """Return True if an import statement failed, or code that a module runs when it is imported.
 
-    Other code can raise ImportError with a message of its own.
+    Other code can raise ImportError with a message of its own, or import a module with the name of a cell.
     """
-    frames = list(traceback.walk_tb(error.__traceback__))
-    if not frames:
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    files = [frame for frame in frames if frame.f_code.co_filename == frame.f_globals.get("__file__")]  # not of exec
+    if any(f.f_code.co_name == "<module>" and f.f_globals["__name__"] != "__main__" for f in files):
+        return True
+    if not files or files[-1] is not frames[-1]:
         return False
-    if any(f.f_code.co_name == "<module>" and f.f_globals.get("__name__") != "__main__" for f, _ in frames):
-        return True
-    last, at = frames[-1][0], _last_instruction(error.__traceback__)
-    if last.f_code.co_filename.startswith("<frozen importlib"):
-        return True
-    return any(one.offset == at and one.opname.startswith("IMPORT_") for one in dis.get_instructions(last.f_code))
+    at = _last_instruction(error.__traceback__)
+    return any(one.offset == at and one.opname.startswith("IMPORT_") for one in dis.get_instructions(frames[-1].f_code))
 
 
 def _last_instruction(trace: TracebackType | None) -> int:

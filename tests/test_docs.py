@@ -284,8 +284,9 @@ def test_every_block_is_used_by_a_test_or_has_a_reason() -> None:
         and page not in REPORTS
     }
     assert found == {page: set(given) for page, given in BLOCKS.items()}
-    used = {where for given in BLOCKS.values() for where in given.values() if where.startswith("tests/")}
-    assert [where for where in used if not (ROOT / where).is_file()] == []
+    used = {(page, where) for page, given in BLOCKS.items() for where in given.values() if where.startswith("tests/")}
+    unused = [(page, where) for page, where in used if Path(page).stem not in (ROOT / where).read_text("utf-8")]
+    assert unused == []
 
 
 def test_the_python_of_the_page_on_downstream_assets_loads() -> None:

@@ -250,20 +250,3 @@ def test_a_function_generates_the_release(guide: Callable[[str], Guide]) -> None
     assert len(made) == 500 and made.dtypes.equals(private.dtypes)
     (table,) = released(page.folder)
     assert 200 < len(pd.read_parquet(table)) < 300, "as many as there are in train, half of the people"
-
-
-BUILT = {"tutorial.md", "schedule.md", "alert.md", "several_tables.md", "use_a_release.md", "own_synthetic.md",
-         "write_a_generator.md"}  # fmt: skip
-
-
-def test_every_guide_is_followed() -> None:
-    """The README lists the guides; those with blocks of their own are followed here or by the named test."""
-    elsewhere = {
-        "airflow.md": "tests/airflow/test_airflow.py",
-        "write_a_metric.md": "tests/test_write_a_metric.py",
-        "kubernetes.md": "tests/deployment/test_kubernetes.py",
-    }
-    text = (ROOT / "README.md").read_text(encoding="utf-8").partition("- How-to: ")[2].partition("\n- ")[0]
-    listed = set(re.findall(r"\]\(docs/(\w+\.md)\)", text))
-    assert BUILT - {"tutorial.md"} <= listed
-    assert all(page in (ROOT / test).read_text(encoding="utf-8") for page, test in elsewhere.items())

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
-import importlib
+import importlib.util
 import logging
 import sys
+import tempfile
 import threading
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -73,8 +75,25 @@ def test_what_a_thread_or_del_raises_is_shown_as_its_kind_and_place(
     assert "SECRET" not in shown and "In a thread: ValueError at" in shown and "Ignored: ValueError at" in shown
 
 
-def importing() -> None:
-    importlib.import_module("no_such_package.part")
+def importing_a_cell() -> None:
+    importlib.import_module("SECRET-7f3a")
+
+
+def executing_a_cell() -> None:
+    exec("raise ImportError('SECRET-7f3a')")
+
+
+def importing_a_module(text: str) -> Callable[[], None]:
+    """Return a function that imports a module with this text."""
+
+    def imports() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "module.py")
+            file.write_text(text)
+            spec = importlib.util.spec_from_file_location("module", file)
+            spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+    return imports
 
 
 def failing_import() -> None:
@@ -91,7 +110,10 @@ def raising(error: BaseException) -> Callable[[], None]:
 @pytest.mark.parametrize(
     ("fails", "shown"),
     [
-        (importing, "No module named 'no_such_package'. Fix: repair or install that package"),
+        (importing_a_cell, "Its message is hidden"),
+        (executing_a_cell, "Its message is hidden"),
+        (importing_a_module("import no_such_package"), "No module named 'no_such_package'. Fix: repair"),
+        (importing_a_module("def f():\n    raise ImportError('needs NumPy 2')\nf()"), ": needs NumPy 2. Fix: repair"),
         (failing_import, "No module named 'no_such_package'. Fix: repair or install that package"),
         (raising(ImportError("SECRET-7f3a")), "Its message is hidden"),
         (raising(RuntimeError("can't start new thread")), ": can't start new thread. Fix: raise the limit of threads"),
@@ -100,9 +122,9 @@ def raising(error: BaseException) -> Callable[[], None]:
             ": out of memory. Fix: give the process more memory",
         ),
         (raising(MemoryError("SECRET-7f3a")), ": out of memory. Fix: "),
-        (raising(OSError(errno.ENOSPC, "SECRET-7f3a", "/proc/self/SECRET-7f3a")), "look in /proc/self."),
+        (raising(OSError(errno.ENOSPC, "SECRET-7f3a", "/proc/self/SECRET-7f3a")), "look in /proc."),
         (raising(OSError(errno.EDQUOT, "SECRET-7f3a", "SECRET-7f3a")), "look in the output and home folders"),
-        (raising(OSError(errno.EACCES, "SECRET-7f3a", "/" + "SECRET-7f3a" * 999)), "check who owns /"),
+        (raising(OSError(errno.EACCES, "SECRET-7f3a", "/" + "SECRET-7f3a" * 999)), "home folders and TMPDIR"),
         (raising(FileNotFoundError(errno.ENOENT, "SECRET-7f3a", "/SECRET-7f3a")), "Its message is hidden"),
         (raising(FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['x']")), "set TMPDIR"),
         (raising(ValueError("SECRET-7f3a")), "Its message is hidden"),

@@ -8,7 +8,11 @@ from typing import Any, overload
 
 import dagster as dg
 from dagster._config import ConfigTypeKind
-from dagster._core.execution.resources_init import get_required_resource_keys_for_step
+from dagster._core.definitions.job_definition import default_job_io_manager
+from dagster._core.execution.resources_init import (
+    get_required_resource_keys_for_step,
+    get_transitive_required_resource_keys,
+)
 
 from privacy_assets.errors import ConfigError
 from privacy_assets.infra.objects import check_no_credentials
@@ -93,8 +97,8 @@ def check_launch() -> None:
     """Reject runs whose configuration sets resources or executors, or could set a resource that a table requires.
 
     The resources of a table are those that its steps require in this run, with the IO managers of the assets that they
-    read. The first step of the run logs a warning for other resources that are open at launch. Loggers may be
-    configured. Does nothing outside a run.
+    read, and the resources that these require in turn. The first step of the run logs a warning for other resources
+    that are open at launch. Loggers may be configured. Does nothing outside a run.
 
     Raises:
         ConfigError: If the run is rejected.
@@ -115,8 +119,10 @@ def check_launch() -> None:
         for one in step.execution_plan.get_all_steps_in_topo_order()
     }
     of_tables = [key for key, names in needed.items() if RELEASES in names]
-    required = frozenset().union(needed[step.step.key], *(needed[key] for key in of_tables))
-    opened = sorted(name for name, one in job.resource_defs.items() if is_open(one))
+    named = frozenset().union(needed[step.step.key], *(needed[key] for key in of_tables))
+    required = get_transitive_required_resource_keys(named, job.resource_defs)
+    # Dagster's default IO manager has a configuration only in runs in which a step requires it.
+    opened = sorted(name for name, one in job.resource_defs.items() if is_open(one) or one is default_job_io_manager)
     for name in opened:
         if name in required:
             raise ConfigError(

@@ -370,7 +370,7 @@ def _relation(frame: pd.DataFrame) -> Any:
 
 _CONVERTERS: dict[str, Callable[[pd.DataFrame], Any]] = {
     "pandas.DataFrame": lambda frame: frame,
-    "pandas.Series": lambda frame: frame.iloc[:, 0],
+    "pandas.Series": lambda frame: frame.squeeze(axis="columns"),  # a table of several columns stays a frame
     "polars.DataFrame": _polars,
     "polars.LazyFrame": lambda frame: _polars(frame).lazy(),
     "pyarrow.Table": _arrow,
@@ -415,8 +415,9 @@ def resources(**given: Any) -> dict[str, Any]:
             ``io_manager``, the IO manager of assets that name none (default: ``privacy_io``).
 
     Returns:
-        The resources of ``dg.Definitions``. Run configuration cannot change them: :func:`.frozen_config` is applied to
-        each that is configurable.
+        The resources of ``dg.Definitions``. Run configuration cannot change them, because :func:`.frozen_config` is
+        applied to each that is configurable. Exception: those of ``configure_at_launch``, with which no table runs that
+        requires them.
     """
     found = {"privacy_io": PrivacyIOManager(), RELEASES: ReleaseResource(), "gpu": GpuResource(), **given}
     found = {"io_manager": found["privacy_io"], **found}

@@ -7,9 +7,7 @@ the same statistics in each of them.
 from __future__ import annotations
 
 import decimal
-import importlib
 import os
-import random
 import sys
 import threading
 import warnings
@@ -95,10 +93,12 @@ _saved = ExitStack()
 
 @contextmanager
 def _shared_state() -> Iterator[None]:
-    global _inside
+    global _inside, _saved
     with _lock:
         if not _inside:
-            _set_shared_state(_saved)
+            with ExitStack() as stack:
+                _set_shared_state(stack)
+                _saved = stack.pop_all()
         _inside += 1
     try:
         yield
@@ -110,16 +110,14 @@ def _shared_state() -> Iterator[None]:
 
 
 def _set_shared_state(stack: ExitStack) -> None:
-    if "rich.style" not in sys.modules:  # its import draws a random number
-        drawn = random.getstate()
-        importlib.import_module("rich.style")
-        random.setstate(drawn)
-    stack.enter_context(warnings.catch_warnings())
     # A filter that names a module was set for that module.
-    warnings.filters = [
+    filters = [
         ("default" if action == "error" and module is None else action, message, kind, module, line)
         for action, message, kind, module, line in warnings.filters
     ]
+    if filters != warnings.filters:  # otherwise not entered, because other threads may change them meanwhile
+        stack.enter_context(warnings.catch_warnings())
+        warnings.filters = filters
     if (special := sys.modules.get("scipy.special")) is not None:
         defaults = {name: "raise" if name == "memory" else "ignore" for name in special.geterr()}
         stack.enter_context(special.errstate(**defaults))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -153,7 +154,9 @@ def watched(stream: TextIO | None = None, *, otherwise: Progress | None = None) 
     if not (notebook or out.isatty()):
         yield otherwise or Lines(lambda message: (out.write(f"  {message}\n"), out.flush()))
         return
-    from rich.console import Console
+    drawn = random.getstate()
+    from rich.console import Console  # draws a random number
 
+    random.setstate(drawn)
     with Bars(Console(file=None if notebook else out)) as bars:
         yield bars

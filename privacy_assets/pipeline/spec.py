@@ -198,7 +198,10 @@ class Evaluation(Group):
 
 def _plain_integer(given: Any) -> Any:
     """Convert an integer of numpy or another library to int; other values are validated by the model."""
-    return operator.index(given) if hasattr(given, "__index__") and not isinstance(given, bool) else given
+    try:
+        return given if isinstance(given, bool) else operator.index(given)
+    except TypeError:
+        return given
 
 
 class Run(Group):

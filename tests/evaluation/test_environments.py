@@ -56,8 +56,10 @@ def test_without_a_seed_one_is_drawn_and_recorded() -> None:
     assert again.results["copies"].estimates == first.results["copies"].estimates
 
 
-@pytest.mark.parametrize("seed", [True, np.bool_(True), -1, np.int64(-1), 1.0, "1"])
+@pytest.mark.parametrize("seed", [True, np.bool_(True), -1, np.int64(-1), 1.0, "1", np.array([1, 2])])
 def test_other_values_are_no_seeds(seed: Any) -> None:
+    with pytest.raises(ConfigError, match="seed: Input should be"):
+        TableSpec(name="people", source="demo", run={"seed": seed})
     with pytest.raises(ConfigError, match="seed must be an integer of at least 0"):
         evaluate(*tables(), seed=seed)
     with pytest.raises(ConfigError, match="seed must be an integer of at least 0"):

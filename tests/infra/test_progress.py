@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import random
 import subprocess
 import sys
 
@@ -131,8 +132,12 @@ def test_bars_where_somebody_watches_and_lines_elsewhere(monkeypatch: pytest.Mon
     with watched(log, otherwise=silent) as told:
         assert told is silent
     monkeypatch.setattr(log, "isatty", lambda: True)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "rich"]:
+        monkeypatch.delitem(sys.modules, name)
+    before = random.getstate()
     with watched(log) as told:
         assert isinstance(told, Bars)
+    assert random.getstate() == before
     monkeypatch.setattr(log, "isatty", lambda: False)
     monkeypatch.setitem(sys.modules, "ipykernel", object())  # type: ignore[arg-type]
     for widgets, kind in ((None, Lines), ("there", Bars)):

@@ -20,6 +20,7 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 import pytest
+from dagster._core.definitions.job_definition import default_job_io_manager
 from routes import EVERY, World, gated, nothing_published, reason, released, with_assets
 from standins import QUICK, independent, made, resources, table_of
 
@@ -54,6 +55,13 @@ def without(defs: dg.Definitions, *names: str) -> dg.Definitions:
 def shown(result: dg.ExecuteInProcessResult) -> str:
     """All text in the events of a run."""
     return "".join(event.to_json() for event in result.all_events if hasattr(event, "to_json")) + str(result.all_events)
+
+
+def warning_of(world: World, result: dg.ExecuteInProcessResult) -> dg.EventLogEntry:
+    """The one warning in the log of a run."""
+    logs = [record.event_log_entry for record in world.instance.get_records_for_run(result.run_id).records]
+    (warning,) = [log for log in logs if log.level == logging.WARNING]
+    return warning
 
 
 def base(folder: Any) -> Config:
@@ -101,6 +109,11 @@ def test_route_33_the_default_io_manager_shows_a_variable(world: World) -> None:
         launch(world, defs, evil, "note")
     unbound = without(defs, "io_manager")
     assert launch(world, unbound, {}, "bound/source", "note").success  # no step of the table requires it
+    # This kind of run keeps the values of the default IO manager in memory; a served run does not, and warns.
+    alone = world.job(unbound, dg.AssetSelection.assets("bound/source")).execute_in_process(
+        instance=world.instance, raise_on_error=False, resources={"io_manager": default_job_io_manager}
+    )
+    assert alone.success and "resources 'io_manager'" in warning_of(world, alone).user_message
     assert launch(world, defs, {}, "bound/source", "note").success
 
 
@@ -189,6 +202,12 @@ class Lamp(dg.ConfigurableResource):
     label: str = "lamp"
 
 
+class Rack(dg.ConfigurableResource):
+    """A resource that requires another one."""
+
+    lamp: Lamp
+
+
 @dg.asset
 def lit(lamp: Lamp) -> dg.MaterializeResult:
     """Show the label of its lamp."""
@@ -205,14 +224,15 @@ def test_route_36_a_resource_of_the_users_that_is_open_at_launch(world: World) -
     # Without a value, the lamp does not concern the table. The first step warns of it, once.
     result = launch(world, defs, {}, "lit", "lamplit/source", "lamplit/train", "lamplit/holdout", "lamplit/reference")
     assert result.success
-    logs = [record.event_log_entry for record in world.instance.get_records_for_run(result.run_id).records]
-    (warning,) = [log for log in logs if log.level == logging.WARNING]
+    warning = warning_of(world, result)
     assert warning.step_key == "lamplit__read" and "resources 'lamp': users who launch a run" in warning.user_message
     # A resource that a step of the table requires is rejected by the first step, whichever requires it.
-    needed = {**defs.resources, "ray": Lamp()}
+    # So is one that such a resource requires.
     table = table_of("needing", source=world.root / "people.parquet", subject="pid", workers="ray", **QUICK)
-    defs = dg.Definitions.merge(table, dg.Definitions(resources=needed, executor=dg.in_process_executor))
-    assert "resource 'ray'" in reason(launch(world, defs, {}), "needing__read")
+    inner = Lamp.configure_at_launch()
+    for needed, name in (({"ray": Lamp()}, "ray"), ({"ray": frozen_config(Rack(lamp=inner)), "inner": inner}, "inner")):
+        here = dg.Definitions(resources={**defs.resources, **needed}, executor=dg.in_process_executor)
+        assert f"resource {name!r}" in reason(launch(world, dg.Definitions.merge(table, here), {}), "needing__read")
     bound = dg.Definitions(assets=[lit], resources={"lamp": frozen_config(Lamp(label=dg.EnvVar("SECRET")))})
     defs = dg.Definitions.merge(gated(world, "lamplit", independent), bound)
     assert SECRET in shown(launch(world, defs, {}, "lit", "lamplit/source"))  # as its author has it
