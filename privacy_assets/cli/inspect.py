@@ -5,7 +5,7 @@ Give the real tables together (train, holdout, reference or the source), because
 
 exit status:
   0  every column can be read and published
-  1  some columns are ambiguous, or hold values of individual people
+  1  some columns are ambiguous or empty, or hold values of individual people
   2  a file cannot be read
 
 example:
@@ -44,10 +44,11 @@ def _inspect(options: argparse.Namespace) -> int:
 
     forms = [_format(path) for path in options.files]
     frames = [read_table(path, form) for path, form in zip(options.files, forms, strict=True)]
-    found = columns_of(frames, options.files)
-    reasons = {}
+    empty = {name for name in frames[0].columns if all(name in f.columns and f[name].isna().all() for f in frames)}
+    found = columns_of(frames, options.files, dict.fromkeys(empty, "categorical"))
+    reasons = dict.fromkeys(empty, "every value is missing: drop the column or declare its kind")
     for column, read in found:
-        if not read.doubt:
+        if not read.doubt and column.name not in empty:
             parts = zip(frames, options.files, strict=True)
             cells = [column_of(frame[column.name], column, where, external=True) for frame, where in parts]
             reasons[column.name] = open_reason(column, cells)
@@ -60,7 +61,8 @@ def _inspect(options: argparse.Namespace) -> int:
             gaps = sum(int(frame[column.name].isna().sum()) for frame in frames)
             note = read.doubt or reasons[column.name] or read.note
             precision = NOTHING if column.precision is None else str(column.precision)
-            rows.append([clean(column.name, 40), _kind(column, read), precision, str(gaps), note])
+            kind = NOTHING if column.name in empty else _kind(column, read)
+            rows.append([clean(column.name, 40), kind, precision, str(gaps), note])
         files = [f"{path}: {_described(form)}" for path, form in zip(options.files, forms, strict=True)]
         who = f"people may be identified by {', '.join(clean(name, 40) for name in people)}" if people else ""
         say(*files, "", *aligned(rows), *(["", who] if who else []))

@@ -147,9 +147,10 @@ class Commands:
             self._parser.error(f"unknown command {safe_repr(name)}.{did_you_mean(name, known)}")
         options, unknown = self._parser.parse_known_args(arguments)
         if unknown:
-            options_text = known[name].format_help() if name else ""
-            hint = near_name(unknown[0].partition("=")[0], _LONG_OPTION.findall(options_text))
-            self._parser.error(f"unrecognized arguments: {' '.join(unknown)}{'.' * bool(hint)}{hint}")
+            parser = known[name] if name else self._parser
+            options_of = set(_LONG_OPTION.findall(parser.format_help())) - {"--help"}
+            hint = near_name(unknown[0].partition("=")[0], sorted(options_of))
+            parser.error(f"unrecognized arguments: {' '.join(unknown)}{'.' * bool(hint)}{hint}")
         return options
 
 

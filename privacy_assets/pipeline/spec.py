@@ -309,7 +309,10 @@ class TableSpec(Group):
             ConfigError: If the file cannot be read or a setting is invalid.
         """
         written, file = read_yaml(path, "a table's YAML file"), Path(str(location(path)))
-        if written.get("type") == _COMPONENT and isinstance(written.get("attributes"), dict) and len(written) == 2:
+        if "attributes" in written:
+            if written.get("type") != _COMPONENT or not isinstance(written["attributes"], dict) or len(written) > 2:
+                problem = f"a component here has two keys: type, which is {_COMPONENT}, and attributes, a mapping"
+                raise ConfigError(f"{file}: {problem}. Fix: write only these, or the settings of the table alone.")
             written = written["attributes"]
         try:
             return cls.of(written, file.parent)

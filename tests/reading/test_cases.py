@@ -307,19 +307,20 @@ def claims(rows: int, start: int) -> pd.DataFrame:
 
 
 def test_inspect_prints_each_column_and_the_lines_to_paste(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    frame = claims(900, 0).assign(mail=[f"p{n}@x.org" for n in range(900)])
+    frame = claims(900, 0).assign(mail=[f"p{n}@x.org" for n in range(900)], blank=None)
     frame.to_csv(tmp_path / "claims.csv", sep=";", index=False, encoding="cp1252")
     assert main(["inspect", str(tmp_path / "claims.csv")]) == 1
     told = capsys.readouterr().out
     for part in (
         "separated by semicolons, cp1252", "datetime, %d.%m.%Y", "numeric, decimal comma", "ambiguous",
-        "e-mail addresses", "leading zeros", "people may be identified by patient_id",
+        "e-mail addresses", "leading zeros", "every value is missing", "people may be identified by patient_id",
     ):  # fmt: skip
         assert part in told
     assert not any(cell in told for cell in ("P000", "01067", "Chirurgie", "@"))
     main(["inspect", str(tmp_path / "claims.csv"), "--yaml"])
     pasted = yaml.safe_load(capsys.readouterr().out)["data"]
-    assert pasted["subject"] == "patient_id" and pasted["missing"] == {"crp": ["<5"]} and pasted["drop"] == ["mail"]
+    assert pasted["subject"] == "patient_id" and pasted["missing"] == {"crp": ["<5"]}
+    assert sorted(pasted["drop"]) == ["blank", "mail"]
     table = ResolvedTable.of(TableSpec(name="claims", data=pasted))
     assert table.declared.read == CsvFormat(";", "cp1252")
     source = source_table(table, None, None, None)
