@@ -434,7 +434,7 @@ def _while_importing(error: ImportError) -> bool:
     """
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     files = [frame for frame in frames if frame.f_code.co_filename == frame.f_globals.get("__file__")]  # not of exec
-    if any(f.f_code.co_name == "<module>" and f.f_globals["__name__"] != "__main__" for f in files):
+    if any(f.f_code.co_name == "<module>" and f.f_globals.get("__name__") != "__main__" for f in files):
         return True
     if not files or files[-1] is not frames[-1]:
         return False

@@ -339,7 +339,10 @@ def _as_wanted(value: Any, wanted: Any, key: dg.AssetKey, partition: str | None,
         fix = f"depend on {dg.AssetKey([*key.path[:-1], 'published']).to_user_string()}"
         raise InputError("the table is not released", where=key.to_user_string(), fix=fix)
     if isinstance(value, Published) and wanted is not Published:
-        target, expected = ReleaseTarget(value.table, value.partition), ReleaseTarget(key.path[-2], partition)
+        target, expected = (
+            ReleaseTarget(value.table, value.partition),
+            ReleaseTarget("".join(key.path[-2:-1]), partition),
+        )
         if readable is None or target != expected:
             text = f"{_name_of(key, partition)}: this is the record of a release of {target}"
             raise WrongTarget(text, expected=expected, found=target, redo=("publish",))
