@@ -25,6 +25,7 @@ from privacy_assets.tables.schema import (
     check_frame,
     check_same_columns,
     check_subject,
+    option_text,
     yaml_text,
 )
 from privacy_assets.tables.text import MARKERS, TextForm, infer_text, is_text, texts_of
@@ -253,7 +254,8 @@ def _column(
     """
     filled = {where: part for where, part in parts.items() if not part.isna().all()}
     if not filled and kind is None:
-        fix = "drop the column, fill it, or declare its kind"
+        dropped = f"data: {yaml_text({'drop': [name]})}, on the command line --drop {option_text([name])}"
+        fix = f"drop the column ({dropped}), fill it, or declare its kind"
         raise InputError("every value is missing", where=" and ".join(parts), column=name, fix=fix)
     texts = {where: part for where, part in filled.items() if is_text(part)}
     read = TextForm(kind or "categorical", form or "", zoned="%z" in (form or ""))
@@ -380,8 +382,18 @@ def _ambiguous(doubts: Mapping[str, TextForm], where: str) -> InputError:
     )
     reasons = ", ".join(f"{safe_repr(name)} ({form.doubt})" for name, form in doubts.items())
     count = "a column of text is" if len(doubts) == 1 else f"{len(doubts)} columns of text are"
-    fix = f"declare what the cells mean, for example data: {yaml_text(pasted)}; {others}".rstrip("; ")
+    options = [f"--kind {option_text([_kind_option(name, kind)])}" for name, kind in kinds.items()]
+    options += [f"--missing {option_text(texts, f'{name}=')}" for name, texts in missing.items()]
+    told = f"data: {yaml_text(pasted)}; on the command line {' '.join(options)}"
+    fix = f"declare what the cells mean, for example {told}; {others}".rstrip("; ")
     return InputError(f"{count} ambiguous: {reasons}", where=where, fix=fix)
+
+
+def _kind_option(name: str, kind: Any) -> str:
+    """Return a declared kind as COLUMN=KIND or COLUMN=KIND:FORMAT of the command line."""
+    plain, form = kind_and_format(kind, name)
+    told = {",": "comma", ".": "point"}.get(form or "", form)
+    return f"{name}={plain}:{told}" if told else f"{name}={plain}"
 
 
 def _joint_kind(name: str, kinds: Mapping[str, Kind]) -> Kind:

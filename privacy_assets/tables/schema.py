@@ -146,9 +146,14 @@ def yaml_text(value: object) -> str:
     return text.removesuffix("\n").removesuffix("\n...")
 
 
-def option_text(names: Iterable[str]) -> str:
-    """Format column names as the value of a command-line option, quoted for a shell."""
-    return shlex.quote(",".join(map(_quoted, names)))
+def option_text(names: Iterable[str], start: str = "") -> str:
+    """Format strings such as column names as the value of a command-line option, quoted for a shell.
+
+    Args:
+        names: Strings, which are separated by commas.
+        start: Start of the value, for example ``"crp="``.
+    """
+    return shlex.quote(start + ",".join(map(_quoted, names)))
 
 
 def _quoted(name: str) -> str:

@@ -179,7 +179,7 @@ AMBIGUOUS = pd.DataFrame({
 def test_one_message_names_all_ambiguous_columns_and_its_lines_are_accepted() -> None:
     with pytest.raises(InputError, match="4 columns of text are ambiguous") as caught:
         infer_schema(AMBIGUOUS)
-    found = re.search(r"data: (\{.*\}); ", str(caught.value))
+    found = re.search(r"data: (\{.*\}); on the command line", str(caught.value))
     assert found is not None
     pasted = yaml.safe_load(found[1])
     schema = infer_schema(AMBIGUOUS, pasted["kinds"], declared=Declared.of(None, None, None, missing=pasted["missing"]))
@@ -343,6 +343,7 @@ def test_the_command_reads_a_csv_of_claims_to_a_verdict(tmp_path: Path, capsys: 
     assert main(arguments) == 2
     told = capsys.readouterr().err
     assert "'crp' (" in told and "missing: {crp: [<5]}" in told
+    assert "--kind crp=numeric --missing 'crp=<5'" in told
     arguments += ["--missing", "crp=<5"]
     assert main(arguments) in (0, 1, 3)
 
