@@ -48,6 +48,7 @@ def audit(data: Path, tmp_path: Path, command: Command) -> Any:
     return call
 
 
+@pytest.mark.slow
 def test_json_and_text_tell_the_same(audit: Any) -> None:
     found, out, err = audit("--max-targets=2", "--seed=3", "--quiet")
     assert len(found["records"]) == 2 and set(found["auc"]) >= {"mean", "sd"} and found["cpu_seconds"] > 0

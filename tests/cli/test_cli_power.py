@@ -32,6 +32,7 @@ def test_text_json_and_exit_status_tell_the_same(command: Command, tables: Path,
     assert "copies of training rows" in said.out and "40 people in train" in said.out and "demo" not in said.out
 
 
+@pytest.mark.slow
 def test_a_harmless_release_passes_where_people_are_enough_for_the_policy(
     command: Command, tables: Path, tmp_path: Path
 ) -> None:
@@ -44,6 +45,7 @@ def test_a_harmless_release_passes_where_people_are_enough_for_the_policy(
         assert "power: draws" in said.err or said.err == ""
 
 
+@pytest.mark.slow
 def test_evaluate_notes_the_doubt_and_does_not_fail(command: Command, tables: Path) -> None:
     roles = [f"--{role}={tables / f'{role}.parquet'}" for role in ("train", "holdout", "synthetic")]
     said = command("evaluate", *roles, "--no-embedder", "--quiet", status=3)

@@ -144,6 +144,7 @@ def test_the_lock_of_an_earlier_run_does_not_matter(
     assert run(command, *TRY, "--quiet") == run(command, *TRY, "--quiet", home="new")
 
 
+@pytest.mark.slow
 def test_each_setting_has_a_line_and_the_yaml_runs(place: Path, command: Command) -> None:
     generator = {"name": "synthpop", "settings": {"visit": ["town", "age", "cost", "seen"]}, "rows": 700}
     written(generator=generator)

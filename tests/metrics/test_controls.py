@@ -69,6 +69,7 @@ def judged(inputs: EvaluationInputs) -> set[str]:
     return {outcome.limit.key for outcome in outcomes if outcome.status == "fail"}
 
 
+@pytest.mark.slow
 def test_an_honest_table_of_this_size_says_how_small_a_leak_it_shows(measured: MetricResult) -> None:
     assert (measured.estimate("false_alarm_rate").value, judged(inputs_of())) == (0, set())
     for kind in KINDS:

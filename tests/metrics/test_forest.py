@@ -65,6 +65,7 @@ def test_the_forest_is_as_good_as_that_of_scikit_learn():
     assert found > 0.75 and abs(found - expected) < 0.03
 
 
+@pytest.mark.slow
 def test_scores_of_unseen_sets_do_not_know_their_labels():
     codes, member = data(0, 800, informative=0)
     forest = fit(codes, member)

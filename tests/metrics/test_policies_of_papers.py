@@ -30,6 +30,7 @@ def report(tables: list[pd.DataFrame], synthetic: pd.DataFrame) -> Report:
     return evaluate(*tables[:2], synthetic, policy=policy, device="cpu")
 
 
+@pytest.mark.slow
 def test_a_copy_of_train_breaks_every_limit_of_the_papers(tables: list[pd.DataFrame]) -> None:
     found = report(tables, tables[0])
     assert found.verdict == "fail"

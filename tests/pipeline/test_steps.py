@@ -160,6 +160,7 @@ print(">>", json.dumps(found))
 """
 
 
+@pytest.mark.slow
 def test_the_tasks_of_airflow_follow_the_list(tmp_path: Path) -> None:
     environment = {**os.environ, "AIRFLOW_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
