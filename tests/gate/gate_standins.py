@@ -160,15 +160,32 @@ def chain(
     setup: Mapping[str, Any] = SETUP,
 ) -> Chain:
     """Snapshot, one signed result and the attestation of ``frame`` (default: the table of this ``number``)."""
-    pool = bool(setup.get("shared_subjects"))
     lock(gate, target, policy, setup)
     given = rows(number) if frame is None else frame
     table = Table.read(given) if len(given) else Table.read(rows(number)).take(slice(0))
     snapshot, taken = gate.take_snapshot(table, target, INPUTS["train"])
     measured = result(high)
-    score = gate.sign_result(measured, snapshot, policy.judge({"dcr": measured}).outcomes, pool)
+    score = gate.sign_result(measured, snapshot, policy.judge({"dcr": measured}).outcomes)
     stated, sealed = gate.attest(snapshot, policy, {"dcr": score}, INPUTS, METRICS, setup)
     return Chain(gate, target, policy, setup, snapshot, taken, score, stated, sealed)
+
+
+def record(gate: Gate, status: str, content: str, target: ReleaseTarget = PLACE) -> None:
+    """Append a verdict to the log."""
+    gate.log.append(target, "verdict", lambda _: {"content": content, "status": status, "failed": []})
+
+
+def events(gate: Gate, table: str = "patients") -> list[str]:
+    """The events of the log of a table, each of which must be sound."""
+    found = list(gate.log.entries(table))
+    assert not [problem for _, _, problem in found if problem]
+    return [entry.body["event"] for _, entry, _ in found if entry]
+
+
+def verdicts(gate: Gate, table: str = "patients") -> list[str]:
+    """The verdicts in the log of a table, in order."""
+    found = [entry.body for _, entry, _ in gate.log.entries(table) if entry]
+    return [body["status"] for body in found if body["event"] == "verdict"]
 
 
 class Behind(dt.datetime):
@@ -196,7 +213,7 @@ def shown(gate: Gate, target: ReleaseTarget = PLACE) -> bytes | None:
         assert hash_file(release.table) == release.opened(target, gate.key.trusted).sha256
         assert names(release.folder) == ["attestation.json", "table.parquet"]
     try:
-        release = gate.store.current(target)
+        release = gate.store.current(target, gate.key.trusted)
     except InputError:
         return None
     assert release in history

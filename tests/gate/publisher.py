@@ -146,12 +146,12 @@ def order_to_go_back(gate: Gate, root: Path, number: int) -> Order:
     target = ReleaseTarget(f"back-{number // PLACED}")
     if number % PLACED == 0:
         chain(gate, 2 * number, target=target).publish()
-    first, other = gate.store.current(target), chain(gate, 2 * number + 1, target=target)
+    first, other = gate.store.current(target, gate.key.trusted), chain(gate, 2 * number + 1, target=target)
     before = shown(gate, target)
     other.publish()
 
     def finish() -> None:
-        assert gate.roll_back(target, first.id) == first == gate.store.current(target)
+        assert gate.roll_back(target, first.id) == first == gate.store.current(target, gate.key.trusted)
         with pytest.raises(Superseded):
             other.publish()
 

@@ -264,7 +264,7 @@ def test_all_is_flushed_before_it_is_pointed_to(gate: Gate) -> None:
     disk = Disk()
     with on(disk):
         work(gate)
-    release = gate.store.current(PLACE)
+    release = gate.store.current(PLACE, gate.key.trusted)
     pointer = PLACE.below(gate.releases) / "latest.json"
 
     def flushed(path: Any) -> int:

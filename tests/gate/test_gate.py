@@ -431,7 +431,7 @@ def test_a_release_of_another_place_is_not_there(ready: Chain) -> None:
     other = chain(ready.gate, target=OTHER).publish()
     with pytest.raises(InputError, match="there is no release"):
         ready.gate.roll_back(PLACE, other.id)
-    moved = ready.gate.store.current(PLACE).folder.parent / other.id
+    moved = ready.gate.store.current(PLACE, ready.gate.key.trusted).folder.parent / other.id
     other.folder.rename(moved)
     with refused(WrongTarget, expected=PLACE, found=OTHER, redo=()):
         ready.gate.roll_back(PLACE, other.id)
@@ -471,7 +471,7 @@ def test_a_release_that_is_not_whole_or_failed_since_is_not_rolled_back_to(
     change(ready)
     with refused(kind, redo=(), retry=False):
         ready.gate.roll_back(PLACE, first.id)
-    assert ready.gate.store.current(PLACE) == second
+    assert ready.gate.store.current(PLACE, ready.gate.key.trusted) == second
     assert shown(ready.gate) == 2
 
 

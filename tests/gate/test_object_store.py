@@ -139,7 +139,7 @@ def test_a_damaged_claim_is_refused_and_one_that_is_gone_is_found_again(gate: Ga
     assert newer.publish() == later
     with refused(Superseded, release=first.id):
         part.publish()  # not a new release
-    assert gate.store.current(PLACE) == later
+    assert gate.store.current(PLACE, gate.key.trusted) == later
 
 
 def test_a_release_that_was_overtaken_before_it_was_whole_says_so(gate: Gate) -> None:
@@ -275,13 +275,13 @@ def test_a_process_that_is_killed_leaves_the_old_release_or_the_new_one(tmp_path
 
 def test_what_is_not_there_and_what_cannot_be_read_are_told_apart(gate: Gate) -> None:
     with pytest.raises(InputError, match="there is no release in s3://"):
-        gate.store.current(PLACE)
+        gate.store.current(PLACE, gate.key.trusted)
     part = chain(gate)
     part.publish()
     with dead_after(0), refused(StoreUnavailable, retry=True):
         read(gate)
     unknown = replace(gate, releases=ObjectPath("s4://bucket/releases"), private=ObjectPath("s4://bucket/private"))
-    for work in (lambda: unknown.store.current(PLACE), lambda: unknown.attempts.number_of(part.snapshot),
+    for work in (lambda: unknown.store.current(PLACE, unknown.key.trusted), lambda: unknown.attempts.number_of(part.snapshot),
                  lambda: unknown.attempts.released(PLACE)):  # fmt: skip
         with pytest.raises(ConfigError, match="no library for s4://"):
             work()
