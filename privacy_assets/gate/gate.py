@@ -499,7 +499,10 @@ class Gate:
 
     def _check_not_behind(self, target: ReleaseTarget, state: LogState) -> None:
         """Raise TableStopped if the pointer in the release folder has a higher number than the log."""
-        if (there := self.pointer_number(target)) > state.moves.get(target.part, 0):
+        there = self.pointer_number(target)
+        if there > state.moves.get(target.part, 0):  # another process may have published meanwhile
+            state = self.log.state(target.table)
+        if there > state.moves.get(target.part, 0):
             text = f"the log of {target} ends before release number {there}, which readers have: it is an older copy"
             raise TableStopped(text, table=target.table)
 

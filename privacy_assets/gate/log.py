@@ -13,6 +13,7 @@ import datetime as dt
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
@@ -319,7 +320,8 @@ class Log:
             raise StoreUnavailable.of(f"the log cannot be written ({reason(error)})", error, folder) from None
         head = hashlib.sha256(entry.data).hexdigest()
         state = before.after(Statement("entry", target, "", body), head)
-        put_atomic(folder / _STATE, self._sealed("state", ReleaseTarget(target.table), asdict(state)).data)
+        with suppress(OSError):  # the state is the sum of the entries, so without it a reader adds them up
+            put_atomic(folder / _STATE, self._sealed("state", ReleaseTarget(target.table), asdict(state)).data)
         return state
 
     def _stored(self, table: str) -> LogState:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import signal
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from privacy_assets.gate.attestation import Attestation
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import SIGNING_KEY, SigningKey, TrustedKeys, first_key
 from privacy_assets.gate.lock import entries_of
+from privacy_assets.gate.release import Pointer
 from privacy_assets.gate.releases import Release, hash_file, read_published
 from privacy_assets.gate.snapshot import Snapshot, read_hashed
 from privacy_assets.gate.statements import ReleaseTarget, SignedRecord, Statement, seal
@@ -168,6 +169,11 @@ def chain(
     score = gate.sign_result(measured, snapshot, policy.judge({"dcr": measured}).outcomes)
     stated, sealed = gate.attest(snapshot, policy, {"dcr": score}, INPUTS, METRICS, setup)
     return Chain(gate, target, policy, setup, snapshot, taken, score, stated, sealed)
+
+
+def pointing(gate: Gate, target: ReleaseTarget = PLACE, number: int = 1) -> Callable[[str], bytes]:
+    """A function that returns the signed pointer to a release."""
+    return lambda name: Pointer(name, number, dt.datetime.now(dt.UTC)).sealed(target, gate.key)
 
 
 def record(gate: Gate, status: str, content: str, target: ReleaseTarget = PLACE) -> None:

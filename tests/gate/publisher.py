@@ -171,8 +171,8 @@ def order_to_rotate(gate: Gate, root: Path, number: int) -> Order:
     def finish() -> None:
         first_key(gate.key.path, trusted)  # as at the beginning of the next run
         assert {path.name for path in trusted.iterdir()} == before | {f"{str(signs())[:16]}.pem"}
-        kept = {".gitignore", ".keys.lock", ".privacy-assets", "attempts", "latest", "locks", "results", "signing.key"}
-        assert set(names(root / "private")) == kept | {"snapshots", "verdicts"}
+        kept = {".gitignore", ".keys.lock", ".privacy-assets", "latest", "locks", "log", "results", "signing.key"}
+        assert set(names(root / "private")) == kept | {"snapshots"}
 
     return Order("rotate", None, signs, finish)
 
