@@ -272,6 +272,24 @@ class TableStopped(PublicationRefused):
     table: str = ""
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
+class TableBusy(PublicationRefused):
+    """Another run of the table is in progress.
+
+    Attributes:
+        table: Name of the table.
+        run: Id of the other run.
+    """
+
+    table: str = ""
+    run: str = ""
+
+    @property
+    def retry(self) -> bool:
+        """True: the other run ends."""
+        return True
+
+
 def advice(error: PublicationRefused) -> str:
     """Return what to do about a refusal, in one sentence for Dagster, Airflow and the shell.
 
@@ -281,6 +299,8 @@ def advice(error: PublicationRefused) -> str:
     Returns:
         An imperative that starts in lower case, and ends with a period or a command.
     """
+    if isinstance(error, TableBusy):
+        return "wait for it, or terminate it; then run again. The lock of a killed run ends after 5 minutes."
     if error.retry:
         return f"{error.fix}." if isinstance(error, StoreUnavailable) and error.fix else "try again."
     if error.reader:

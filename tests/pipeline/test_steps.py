@@ -88,7 +88,7 @@ def test_which_tasks_can_use_a_device() -> None:
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_a_run_in_memory_follows_the_list(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_in_memory_follows_the_list(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     held: list[int] = []
 
     def work(run: TableRun, task_name: str, values: dict[str, Any]) -> StepResult:
@@ -98,7 +98,8 @@ def test_a_run_in_memory_follows_the_list(name: str, monkeypatch: pytest.MonkeyP
         return StepResult(dict.fromkeys(found.makes, task_name), task_name)
 
     monkeypatch.setattr(steps, "STEPS", [SimpleNamespace(**{**vars(step), "work": work}) for step in STEPS])
-    run = TableRun(plan(name), None, ReleaseTarget(name))  # type: ignore[arg-type]
+    deployment: Any = SimpleNamespace(gate=lambda: SimpleNamespace(private=tmp_path))
+    run = TableRun(plan(name), deployment, ReleaseTarget(name))
     order: list[str] = []
 
     def during(task_name: str) -> nullcontext[None]:
