@@ -25,7 +25,7 @@ from privacy_assets.pipeline.work import TableRun
 
 _KEY = "dagster/partition"
 _PARTITIONED = (f"{_KEY}/", "dagster/asset_partition_range_")  # dimensions of a key, bounds of a range
-Context = dg.AssetExecutionContext | dg.AssetCheckExecutionContext
+Context = dg.AssetExecutionContext | dg.AssetCheckExecutionContext | dg.OpExecutionContext
 
 
 def target_of(context: Context, table: DagsterTable) -> ReleaseTarget:
@@ -106,7 +106,7 @@ def op_tags(table: DagsterTable, on_device: bool) -> dict[str, Any]:
 
 
 @contextmanager
-def device_of(context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext, wanted: bool) -> Iterator[str]:
+def device_of(context: Context, wanted: bool) -> Iterator[str]:
     """Lease a device for the ``with`` block if ``wanted``, and yield its name; otherwise yield "cpu"."""
     if not wanted:
         yield "cpu"

@@ -73,7 +73,7 @@ class Lease:
     def _take(self, ended: Callable[[str], bool]) -> None:
         while (found := self._read()) is None or found["run"] != self.owner:
             if found is not None:
-                alive = abs(time.time() - found["seen"]) < SILENT  # a time in the future is that of a wrong clock
+                alive = abs(time.time() - found["seen"]) < SILENT  # a clock was wrong if it is in the future
                 if alive and not ended(found["run"]):
                     raise self._busy(found["run"], found["started"])
                 self._file.unlink(missing_ok=True)

@@ -75,7 +75,7 @@ def test_steps_of_one_run_share_the_lock_and_the_last_one_frees_it(private: Loca
     first.free()
     second = lease(private, "second")
     with second.held(never):
-        first.free()  # the lock is that of another run
+        first.free()  # another run holds the lock
         assert file_of(private).exists()
 
 
@@ -92,7 +92,7 @@ def test_an_error_frees_the_lock_but_not_that_of_another_run(private: Location) 
     ("ago", "free"), [(0, False), (SILENT - 20, False), (SILENT + 1, True), (-SILENT - 20, True), (-20, False)]
 )
 def test_a_silent_lock_is_taken_over(private: Location, ago: float, free: bool) -> None:
-    """A time in the future is that of a wrong clock, which must not block the table for longer either."""
+    """A wrong clock can set a time in the future, which must not block the table for longer."""
     seen(private, ago)
     if free:
         with lease(private, "second").held(never):
