@@ -272,6 +272,24 @@ class TableStopped(PublicationRefused):
     table: str = ""
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
+class TableBusy(PublicationRefused):
+    """Another run of the table is in progress.
+
+    Attributes:
+        table: Name of the table.
+        run: Id of the other run.
+    """
+
+    table: str = ""
+    run: str = ""
+
+    @property
+    def retry(self) -> bool:
+        """True: the other run ends."""
+        return True
+
+
 def advice(error: PublicationRefused) -> str:
     """Return what to do about a refusal, in one sentence for Dagster, Airflow and the shell.
 
@@ -281,7 +299,7 @@ def advice(error: PublicationRefused) -> str:
     Returns:
         An imperative that starts in lower case, and ends with a period or a command.
     """
-    if error.retry:
+    if error.retry and not isinstance(error, TableBusy):
         return f"{error.fix}." if isinstance(error, StoreUnavailable) and error.fix else "try again."
     if error.reader:
         return "ask the publisher."
@@ -311,6 +329,8 @@ def advice(error: PublicationRefused) -> str:
             return f"check that {error.path or 'the path'} exists and can be read."
         case LockDiffers():
             return f"undo the change, or accept it: privacy-assets accept {error.table}"
+        case TableBusy():
+            return "wait for it, or terminate it; then run again. The lock of a killed run ends after 5 minutes."
         case TableStopped():
             return f'find the cause, then: privacy-assets accept {error.table} --reason "..."'
     return "rerun all steps."

@@ -25,6 +25,7 @@ from privacy_assets.errors import (
     StoreError,
     StoreUnavailable,
     Superseded,
+    TableBusy,
     TableStopped,
     WrongTarget,
     for_readers,
@@ -72,6 +73,10 @@ RENDERED = [
         LockDiffers("lines\n  policy: 1 -> 2", table="t"),
         "lines\n  policy: 1 -> 2\nFix: undo the change, or accept it: privacy-assets accept t",
     ),
+    (
+        TableBusy("event", table="t", run="r"),
+        "event. Fix: wait for it, or terminate it; then run again. The lock of a killed run ends after 5 minutes.",
+    ),
     (TableStopped("event", table="t"), 'event. Fix: find the cause, then: privacy-assets accept t --reason "..."'),
 ]
 
@@ -107,8 +112,9 @@ def test_readers_ask_the_publisher(error: PublicationRefused) -> None:
     assert caught.value.__notes__ == ["Fix: ask the publisher."]
 
 
-def test_only_an_unavailable_store_is_worth_a_retry() -> None:
-    assert not any(error.retry for error, _ in RENDERED if not isinstance(error, StoreUnavailable))
+def test_only_an_unavailable_store_and_a_busy_table_are_worth_a_retry() -> None:
+    assert not any(error.retry for error, _ in RENDERED if not isinstance(error, StoreUnavailable | TableBusy))
+    assert TableBusy("event").retry
     for number in (errno.ENOENT, errno.EACCES, errno.ELOOP, errno.EISDIR, errno.EROFS, errno.ENAMETOOLONG):
         assert not StoreUnavailable.of("event", OSError(number, "", "p")).retry
         assert StoreUnavailable.of("event", OSError(number, "", "p"), outcome_known=False).retry

@@ -387,6 +387,6 @@ class AirflowTable:
         window = (
             None if self.partitions is None or target.partition is None else self.partitions.window(target.partition)
         )
-        run = TableRun(self.resolved, deployment, target, window, Lines(say))
-        dag_run = context["dag_run"]
-        return StoredRun(run, self.deployment.values_of(deployment), f"{dag_run.dag_id}\0{dag_run.run_id}")
+        run_id = f"{context['dag_run'].dag_id}/{context['dag_run'].run_id}"  # no dag_id contains a slash
+        run = TableRun(self.resolved, deployment, target, window, Lines(say), run_id=run_id)
+        return StoredRun(run, self.deployment.values_of(deployment), run_id)

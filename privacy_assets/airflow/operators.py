@@ -6,6 +6,7 @@ bytes itself, independently of the states of other tasks, XComs and events.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -88,6 +89,18 @@ def release_asset(table: str) -> Asset:
         table: Name of the table.
     """
     return Asset(name=f"{table}_release", uri=f"x-privacy-assets://releases/{table}", group="privacy_assets")
+
+
+def warn_of_overlaps(dag: Any, table: str) -> None:
+    """Warn if runs of a DAG may overlap, because the gate lets only one run of a table proceed.
+
+    Args:
+        dag: The DAG, or None.
+        table: Name of the table.
+    """
+    if dag is not None and dag.max_active_runs != 1:
+        text = f"DAG {dag.dag_id}: up to {dag.max_active_runs} runs are active at a time, and of overlapping runs of"
+        warnings.warn(f"{text} the table {table} all but one fail. Fix: DAG(..., max_active_runs=1).", stacklevel=3)
 
 
 class PrivacyReportLink(BaseOperatorLink):
@@ -380,6 +393,7 @@ class PrivacyGateOperator(_GateOperator):
         if publish:
             self.outlets = [*self.outlets, release_asset(str(self.gated))]
         self.publish = publish
+        warn_of_overlaps(self.get_dag(), str(self.gated))
 
     def _work(self, stored: StoredRun, context: Context) -> _Done:
         stored.start()

@@ -9,7 +9,7 @@ from typing import Any
 from airflow.sdk import TaskGroup
 
 from privacy_assets.airflow.deployment import AirflowDeployment, AirflowTable
-from privacy_assets.airflow.operators import PrivacyPublishOperator, PrivacyStepOperator, Table
+from privacy_assets.airflow.operators import PrivacyPublishOperator, PrivacyStepOperator, Table, warn_of_overlaps
 from privacy_assets.pipeline.steps import ATTEST, PUBLISH, grouped_tasks, upstream
 from privacy_assets.policy import Policy
 
@@ -46,6 +46,9 @@ def privacy_gate(
     (``extract >> privacy_gate(...)``). Downstream tasks run after publication. Verdict and release are the same as with
     the Dagster component and ``privacy-assets run``.
 
+    Only one run of a table proceeds at a time: give the DAG ``max_active_runs=1``, so that further runs wait. Otherwise
+    a warning is given when the DAG is parsed, and the first task of an overlapping run fails.
+
     Tasks that can use an accelerator run in the pool of the setting ``run: {airflow_pool: gpu}`` and lease it as well.
 
     Args:
@@ -70,6 +73,7 @@ def privacy_gate(
     short = {"source": source, "subject": subject, "generator": generator, "policy": policy}
     gated = AirflowTable.of(table, deployment, partitions, **short)
     group = TaskGroup(group_id or gated.resolved.name, tooltip=f"The privacy gate of {gated}")
+    warn_of_overlaps(group.dag, str(gated))
     with group:
         operators = dict[str, dict[str, Any]]()  # by verb and name of the group
         for name, (task, *others) in grouped_tasks(gated.resolved).items():

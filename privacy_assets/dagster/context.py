@@ -7,7 +7,8 @@ partition, so an invented or differently spelled partition key would have no his
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import dagster as dg
@@ -24,7 +25,7 @@ from privacy_assets.pipeline.work import TableRun
 
 _KEY = "dagster/partition"
 _PARTITIONED = (f"{_KEY}/", "dagster/asset_partition_range_")  # dimensions of a key, bounds of a range
-Context = dg.AssetExecutionContext | dg.AssetCheckExecutionContext
+Context = dg.AssetExecutionContext | dg.AssetCheckExecutionContext | dg.OpExecutionContext
 
 
 def target_of(context: Context, table: DagsterTable) -> ReleaseTarget:
@@ -72,7 +73,20 @@ def run_of(context: Context, table: DagsterTable) -> TableRun:
     target = target_of(context, table)
     deployment = context.resources.releases.deployment
     window, scratch = window_of(target, table), home_of(context.instance)
-    return TableRun(table.resolved, deployment, target, window, Lines(context.log.info), scratch=scratch)
+    own: dict[str, Any] = {}
+    with suppress(dg.DagsterError):  # the step was called without a run
+        own["run_id"] = context.run.root_run_id or context.run.run_id  # a re-execution belongs to the same run
+    ended = partial(has_ended, context.instance)
+    return TableRun(
+        table.resolved, deployment, target, window, Lines(context.log.info), scratch=scratch, ended=ended, **own
+    )
+
+
+def has_ended(instance: dg.DagsterInstance, run_id: str) -> bool:
+    """Return True if a run and all of its re-executions are finished, or False if there is no such run."""
+    again = instance.get_runs(dg.RunsFilter(tags={"dagster/root_run_id": run_id}))
+    runs = [run for run in (instance.get_run_by_id(run_id), *again) if run is not None]
+    return bool(runs) and all(run.is_finished for run in runs)
 
 
 GPU, RAY = "gpu", "ray"
@@ -92,7 +106,7 @@ def op_tags(table: DagsterTable, on_device: bool) -> dict[str, Any]:
 
 
 @contextmanager
-def device_of(context: dg.AssetExecutionContext | dg.AssetCheckExecutionContext, wanted: bool) -> Iterator[str]:
+def device_of(context: Context, wanted: bool) -> Iterator[str]:
     """Lease a device for the ``with`` block if ``wanted``, and yield its name; otherwise yield "cpu"."""
     if not wanted:
         yield "cpu"

@@ -90,22 +90,12 @@ def _definitions(table: DagsterTable, schedule: str | None, reference: Mapping[s
         f"{table.name}_pipeline",
         selection=dg.AssetSelection.assets(*keys),
         description=f"Complete pipeline of {table.name}, from its rows to the release.",
-        tags=dict(table.tags),
-    )
-    studies = [_referenced(build_leak_study(table), reference)] if has_study(table) else []
-    study = dg.define_asset_job(
-        f"{table.name}_leak_study",
-        selection=dg.AssetSelection.assets(*studies),
-        description=(
-            f"Leak study of {table.name}: which metrics detect leaked rows? Run its pipeline first. The study"
-            " does not publish."
-        ),
-        tags=dict(table.tags),
+        tags=table.run_tags,
     )
     return dg.Definitions(
-        assets=[*assets, *studies],
+        assets=assets,
         asset_checks=build_table_checks(table),
-        jobs=[job, study] if studies else [job],
+        jobs=[job, build_leak_study(table)] if has_study(table) else [job],
         schedules=[build_table_schedule(table.name, schedule)] if schedule else [],
     )
 

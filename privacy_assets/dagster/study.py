@@ -1,4 +1,7 @@
-"""Asset of the leak study, which measures whether the metrics detect leaks in a table. Not part of the pipeline."""
+"""Job of the leak study, which measures whether the metrics detect leaks in a table.
+
+It is an op job, because an asset would be part of "Materialize all".
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -7,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import Field
 
-from privacy_assets.dagster.assets import IO_KEY, asset_ins, labels
+from privacy_assets.dagster.assets import IO_KEY, type_of
 from privacy_assets.dagster.context import device_of, op_tags, resource_keys, target_of, workers_of
 from privacy_assets.dagster.failures import checked_step
-from privacy_assets.dagster.resources import home_of
+from privacy_assets.dagster.resources import home_of, load_value
 from privacy_assets.dagster.table import DagsterTable
 from privacy_assets.errors import ConfigError
 from privacy_assets.evaluation.evaluate import attach_embedder, build_inputs
@@ -72,27 +75,39 @@ def able_metrics(table: DagsterTable, names: Sequence[str] = ()) -> dict[str, Me
     return {name: able[name] for name in names} if names else able
 
 
-def build_leak_study(table: DagsterTable) -> dg.AssetsDefinition:
-    """Build the asset of the study: page and points in its private folder, regression lines as metadata."""
+def build_leak_study(table: DagsterTable) -> dg.JobDefinition:
+    """Build the job of the study on the stored tables of the last run.
+
+    It writes page and points to a private folder, and records a materialization of the asset key ``leak_study`` with
+    regression lines as metadata.
+    """
     metrics = able_metrics(table).values()
     embedder = ["embedder"] if any(table.resolved.uses_embedder(metric) for metric in metrics) else []
     on_device = bool(embedder) or any(metric.uses_device for metric in metrics)
 
-    @dg.asset(
-        **labels(table, STUDY, "html"),
-        dagster_type=dg.Any,
-        partitions_def=table.partitions_def,
-        ins=asset_ins(table, [*table.resolved.roles, *embedder]),
+    @dg.op(
+        name=f"{table.name}__{STUDY}",
+        out=dg.Out(dg.Nothing),
         required_resource_keys={IO_KEY, *resource_keys(table, on_device)},
-        **op_tags(table, on_device),
+        tags=op_tags(table, on_device).get("op_tags"),
         description=_TEXT,
     )
     @checked_step
-    def leak_study(context: dg.AssetExecutionContext, config: LeakStudyConfig, **inputs: Any) -> dg.MaterializeResult:
+    def leak_study(context: dg.OpExecutionContext, config: LeakStudyConfig) -> None:
         from privacy_assets.evaluation.leak_study import PAGE
 
         target, home = target_of(context, table), home_of(context.instance)
-        folder = private_folder(context.resources.privacy_io.folder(context.asset_key, target.partition, home=home))
+        stored, key = context.resources.privacy_io, table.key(STUDY)
+        folder = private_folder(stored.folder(key, target.partition, home=home))
+        inputs = {
+            name: load_value(
+                stored.folder(table.key(name), target.partition, home=home),
+                table.key(name),
+                target.partition,
+                type_of(table, name).typing_type,
+            )
+            for name in (*table.resolved.roles, *embedder)
+        }
         progress = Lines(context.log.info)
         with local_copy(folder) as here:
             try:
@@ -102,9 +117,22 @@ def build_leak_study(table: DagsterTable) -> dg.AssetsDefinition:
                 if isinstance(folder, ObjectPath):
                     folder.upload(here)
         page = dg.MetadataValue.path(str(folder / PAGE))
-        return dg.MaterializeResult(metadata={"path": page, **study_metadata(points)})
+        metadata = {"path": page, **study_metadata(points)}
+        context.log_event(dg.AssetMaterialization(key, partition=target.partition, metadata=metadata))
 
-    return leak_study
+    @dg.job(
+        name=f"{table.name}_{STUDY}",
+        partitions_def=table.partitions_def,
+        tags=table.run_tags,
+        description=(
+            f"Leak study of {table.name}: which metrics detect leaked rows? Run its pipeline first. The study does not"
+            " publish."
+        ),
+    )
+    def study() -> None:
+        leak_study()
+
+    return study
 
 
 def _points(

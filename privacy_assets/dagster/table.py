@@ -19,6 +19,7 @@ from privacy_assets.pipeline.spec import TableSpec
 from privacy_assets.tables.files import table_files
 from privacy_assets.tables.fingerprints import file_fingerprint, keyed_fingerprint
 
+TABLE = "privacy_assets/table"  # tag of each run of a table
 AssetLike = str | dg.AssetKey | dg.AssetsDefinition | dg.AssetSpec
 
 
@@ -68,6 +69,11 @@ class DagsterTable:
     def name(self) -> str:
         """Name of the table."""
         return self.resolved.name
+
+    @property
+    def run_tags(self) -> dict[str, str]:
+        """Tags of the runs of all jobs. The queue of Dagster limits runs by the tag with the name of the table."""
+        return {**self.tags, TABLE: self.name}
 
     def key(self, asset: str) -> dg.AssetKey:
         """Return the key of an asset of this table."""

@@ -18,7 +18,7 @@ from privacy_assets.errors import ConfigError, PrivacyAssetsError
 from privacy_assets.infra.host import isolated
 from privacy_assets.pipeline import work
 from privacy_assets.pipeline.resolve import ResolvedTable
-from privacy_assets.pipeline.work import StepResult, TableRun
+from privacy_assets.pipeline.work import Attested, StepResult, TableRun
 
 Names = Callable[[ResolvedTable], tuple[str, ...]]
 Work = Callable[[TableRun, str, Mapping[str, Any]], StepResult]
@@ -71,7 +71,9 @@ class Task(NamedTuple):
 
     @isolated()
     def run(self, run: TableRun, values: Mapping[str, Any]) -> StepResult:
-        """Run the step.
+        """Run the step, while its run holds the lock of the table.
+
+        The lock is freed after publication, a refused verdict or an error.
 
         Args:
             run: Table, partition, deployment and device.
@@ -79,8 +81,16 @@ class Task(NamedTuple):
 
         Returns:
             The result of the step.
+
+        Raises:
+            TableBusy: If another run of the table is in progress.
         """
-        return self.step.work(run, self.name, {name: values[name] for name in self.reads})
+        with run.lease.held(run.ended):
+            result = self.step.work(run, self.name, {name: values[name] for name in self.reads})
+        refused = isinstance(result.shown, Attested) and result.shown.stated.verdict != "pass"
+        if refused or self.step.verb == PUBLISH:
+            run.lease.free()
+        return result
 
 
 def _fits_network(table: ResolvedTable, name: str) -> bool:

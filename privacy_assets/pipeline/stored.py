@@ -99,7 +99,7 @@ class StoredRun:
         if not task.reads:
             self.start()
         scratch = self.folder if isinstance(self.folder, Path) else None  # a retry resumes interrupted training
-        run, values = replace(self.run, device=device, scratch=scratch), dict[str, Any]()
+        run, values = replace(self.run, device=device, scratch=scratch, run_id=self.run_id), dict[str, Any]()
         with ExitStack() as stack:
             for other in reversed(upstream(run.table, task)):
                 if set(other.makes) & (set(task.reads) - set(values)):

@@ -7,7 +7,10 @@ intermediate values are rejected.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+import socket
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +31,7 @@ from privacy_assets.gate.attestation import Attestation, refusal
 from privacy_assets.gate.deployment import Deployment
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.releases import Release
+from privacy_assets.gate.running import Lease
 from privacy_assets.gate.snapshot import Snapshot, read_hashed, read_snapshot
 from privacy_assets.gate.statements import ReleaseTarget, SignedRecord
 from privacy_assets.infra.objects import Location
@@ -142,6 +146,10 @@ class Attested(NamedTuple):
         return str(refusal(self.policy_verdict, self.stated.remembered))
 
 
+def _new_run_id() -> str:
+    return f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}"
+
+
 @dataclass(frozen=True)
 class TableRun:
     """Run of the steps of one table and partition in a deployment.
@@ -155,6 +163,8 @@ class TableRun:
         device: Name of the torch device.
         scratch: Folder of training checkpoints. None: no checkpoints.
         given: Rows that the caller passes, by role.
+        run_id: Id of the run, the same in all of its steps. It owns the lock of the table.
+        ended: Returns True if the run with an id is known to have ended, so that its lock is free.
     """
 
     table: ResolvedTable
@@ -165,6 +175,13 @@ class TableRun:
     device: str = "cpu"
     scratch: Path | None = None
     given: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    run_id: str = field(default_factory=_new_run_id)
+    ended: Callable[[str], bool] = lambda run_id: False
+
+    @property
+    def lease(self) -> Lease:
+        """Lock of the table."""
+        return Lease(self.gate.private, self.target.table, self.run_id)
 
     @cached_property
     def gate(self) -> Gate:

@@ -96,7 +96,7 @@ def test_scores_and_checks_follow_the_registry() -> None:
     found = shape(defs)
     assert {key.path[-1] for key in found["deps"]} == {
         "source", "train", "holdout", "reference", "embedder", "generator", "synthetic", "evaluation_inputs",
-        "privacy_report", "attestation", "published", "leak_study", *default_metrics(),
+        "privacy_report", "attestation", "published", *default_metrics(),
     }  # fmt: skip
     for limit in default_policy().limits:
         key = dg.AssetCheckKey(dg.AssetKey(["people", limit.metric]), limit.key.replace(".", "_"))
@@ -118,7 +118,7 @@ def test_steps_that_may_use_a_device_carry_its_tags_and_no_others(generator: str
     attacks = {"metrics": ["dcr", "linkability"]}
     spec = {"name": "people", "source": "demo", "generator": generator, "evaluation": attacks}
     component = PrivacyGate.resolve_from_yaml(yaml.safe_dump({**spec, "gpu_tags": tags}))
-    expected = {"embedder", "evaluation_inputs", "dcr", "leak_study", *(["generator"] if generator == "rvae" else [])}
+    expected = {"embedder", "evaluation_inputs", "dcr", *(["generator"] if generator == "rvae" else [])}
     for defs in (
         build_privacy_assets(TableSpec(**spec), gpu_tags=tags),
         component.build_defs(dg.ComponentTree.for_test().load_context),
@@ -126,6 +126,8 @@ def test_steps_that_may_use_a_device_carry_its_tags_and_no_others(generator: str
         found = {key.path[-1]: dict(asset.op.tags) for asset in defs.assets for key in asset.keys}
         assert {name for name, its in found.items() if its} == expected
         assert all(json.loads(found[name]["dagster-k8s/config"]) == tags["dagster-k8s/config"] for name in expected)
+        study = next(job for job in defs.jobs if job.name == "people_leak_study").all_node_defs[0]
+        assert json.loads(study.tags["dagster-k8s/config"]) == tags["dagster-k8s/config"]
         assert not any(one.op.pool for one in [*defs.assets, *defs.asset_checks])
         assert not any(check.op.tags for check in defs.asset_checks)
     assert not any(asset.op.tags for asset in build_privacy_assets(TableSpec(**spec)).assets)

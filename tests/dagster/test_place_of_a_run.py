@@ -18,15 +18,14 @@ BROUGHT = {role: dg.AssetKey(role) for role in ("synthetic", "train", "holdout")
 def steps(**arguments: Any) -> dict[str, Any]:
     """The functions of all assets and checks of a table, by step name."""
     table = table_of("people", **arguments)
-    found = [*table.assets, *table.asset_checks]
-    return {one.node_def.name: one.node_def.compute_fn.decorated_fn for one in found}
+    found = [one.node_def for one in (*table.assets, *table.asset_checks)]
+    studies = [node for job in table.jobs if isinstance(job, dg.JobDefinition) for node in job.all_node_defs]
+    return {node.name: node.compute_fn.decorated_fn for node in (*found, *studies)}
 
 
 def outcome(step: Any, tags: dict[str, str]) -> str:
     """The reason of the step's failure in a run with ``tags``; its context and inputs contain no other data."""
-    names = [
-        name for name in inspect.signature(step).parameters if name not in ("context", "inputs", "tables", "values")
-    ]
+    names = [name for name in inspect.signature(step).parameters if name not in ("context", "tables", "values")]
     context = SimpleNamespace(run=SimpleNamespace(tags=tags), instance=None)
     with pytest.raises(dg.Failure) as refused:
         list(step(context, **dict.fromkeys(names)) or [])

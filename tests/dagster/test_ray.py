@@ -25,6 +25,8 @@ def test_what_a_table_measures_with_is_named() -> None:
     local, away = (table_of("people", source="demo", workers=workers) for workers in ("local", "ray"))
     for defs, wanted in ((local, False), (away, True)):
         needs = {key.path[-1]: asset.required_resource_keys for asset in defs.assets for key in asset.keys}
+        (study,) = (job for job in defs.jobs if job.name == "people_leak_study")
+        needs["leak_study"] = study.all_node_defs[0].required_resource_keys
         assert ("ray" in needs["singling_out"]) is ("ray" in needs["leak_study"]) is wanted
         assert not any("ray" in needs[name] for name in ("train", "synthetic", "attestation", "published"))
 

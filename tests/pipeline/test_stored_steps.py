@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 from privacy_assets import Policy
-from privacy_assets.errors import Damaged, LockDiffers, NotTrusted, OutOfDate, PolicyNotMet
+from privacy_assets.errors import Damaged, LockDiffers, NotTrusted, OutOfDate, PolicyNotMet, TableBusy
 from privacy_assets.gate.deployment import DeploymentSettings
 from privacy_assets.gate.keys import first_key
 from privacy_assets.gate.releases import ReleaseStore
@@ -80,7 +80,10 @@ def stored(
 ) -> StoredRun:
     given = {"releases": folder / "releases", "private": folder / "private", **places}
     plan = ResolvedTable.of(chosen, partitioned=partition is not None)
-    table_run = TableRun(plan, DeploymentSettings(**given).open(), ReleaseTarget("adult", partition))
+    # Runs overlap here, because the gate must reject what they make even without the lock of the table.
+    table_run = TableRun(
+        plan, DeploymentSettings(**given).open(), ReleaseTarget("adult", partition), ended=lambda run: True
+    )
     return StoredRun(table_run, base or folder / "private/values", run)
 
 
@@ -277,6 +280,24 @@ def test_a_changed_table_stops_before_anything_is_trained(rows: Path, tmp_path: 
             through(other)
         assert not list(other.folder.glob("split/*"))
     assert published(steps, found)
+
+
+def test_a_second_run_of_the_table_waits_for_the_first_one(rows: Path, tmp_path: Path) -> None:
+    """The lock belongs to the run of the orchestrator, whose steps are separate processes, and to all partitions."""
+
+    def of(run: str) -> StoredRun:
+        found = stored(spec(rows), tmp_path, run)
+        return replace(found, run=replace(found.run, ended=lambda run: False))
+
+    first, found = of("first"), dict[str, Any]()
+    for task in tasks(first.run.table):
+        found[task.name], _ = step(first, task.name, found)
+        if task.step.verb != PUBLISH:
+            with pytest.raises(TableBusy, match="adult: run first started on .* is still in progress"):
+                step(of("second"), "read")
+    step(of("second"), "read")
+    with pytest.raises(TableBusy):
+        step(first, PUBLISH, found)
 
 
 def test_a_step_that_fails_leaves_no_draft(rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,5 +20,5 @@ TABLE = TableSpec(
     },
 )
 
-with DAG("survey", schedule=None):
+with DAG("survey", schedule=None, max_active_runs=1):
     PrivacyGateOperator(task_id="publish", table=TABLE, deployment=PROJECT / "gate" / "releases")

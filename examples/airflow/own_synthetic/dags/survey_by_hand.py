@@ -17,7 +17,7 @@ GATE = {
     "deployment": PROJECT / "gate" / "releases",
 }
 
-with DAG("survey_by_hand", schedule=None):
+with DAG("survey_by_hand", schedule=None, max_active_runs=1):
     judge = PrivacyGateOperator(task_id="judge", publish=False, **GATE)
 
     @task

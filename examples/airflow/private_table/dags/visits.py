@@ -24,7 +24,7 @@ TABLE = TableSpec(
     generator={"name": "synthpop", "settings": {"min_samples_leaf": 100}},  # or your own "module:function"
 )
 
-with DAG("visits", schedule="@weekly", start_date=datetime(2026, 1, 1), catchup=False):
+with DAG("visits", schedule="@weekly", start_date=datetime(2026, 1, 1), catchup=False, max_active_runs=1):
     privacy_gate(TABLE, deployment=AirflowDeployment(releases=RELEASES))
 
 with DAG("visits_readers", schedule=release_asset("visits"), catchup=False):

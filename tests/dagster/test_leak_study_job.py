@@ -1,4 +1,4 @@
-"""The leak study as an asset with its own job: its files, its metadata, and the jobs that exclude it."""
+"""The job of the leak study: its files, its metadata, and that it is not part of "Materialize all"."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
-import numpy as np
 import pytest
 from standins import QUICK, failures, made, people_table, run, sqlite_instance, table_of
 
@@ -16,8 +15,6 @@ from privacy_assets.evaluation.evaluate import read_inputs, run_metrics
 from privacy_assets.evaluation.leak_study import Noise, leaky_table, read_points
 from privacy_assets.metrics.registry import build_metric
 from privacy_assets.tables.table import Table
-
-KEY = dg.AssetKey(["people", "leak_study"])
 
 
 @pytest.fixture(scope="module")
@@ -159,15 +156,12 @@ BROUGHT = {"synthetic": "s.csv", "train": "t.csv", "holdout": "h.csv", "metrics"
 )
 def test_only_where_rows_can_stand_for_the_release(arguments: dict[str, Any], there: bool) -> None:
     defs = table_of("people", **arguments)
-    keys = {key for asset in defs.assets for key in asset.keys}
     jobs = {job.name for job in defs.jobs}
-    assert (KEY in keys, "people_leak_study" in jobs) == (there, there)
+    assert ("people_leak_study" in jobs) == there
 
 
-def test_it_reads_the_splits_and_the_encoder_and_nobody_reads_it() -> None:
+def test_materialize_all_does_not_run_it() -> None:
     defs = table_of("people", source="demo")
-    specs = {spec.key: spec for asset in defs.assets for spec in asset.specs}
-    parents = {dep.asset_key.path[-1] for dep in specs[KEY].deps}
-    assert parents == {"train", "holdout", "reference", "embedder"}
-    assert not [key for key, spec in specs.items() if KEY in {dep.asset_key for dep in spec.deps}]
-    assert np.isin(["html", "privacy"], list(specs[KEY].kinds)).all()
+    assert not [key for asset in defs.assets for key in asset.keys if "leak_study" in key.path]
+    (study,) = (job for job in defs.jobs if job.name == "people_leak_study")
+    assert study.tags == {"privacy_assets/table": "people"}

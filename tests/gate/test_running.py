@@ -1,0 +1,167 @@
+"""Lock of a table for a run: second runs, re-executions, crashes, and object stores."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from privacy_assets.errors import TableBusy, with_advice
+from privacy_assets.gate import running
+from privacy_assets.gate.running import SILENT, Lease
+from privacy_assets.infra import objects
+from privacy_assets.infra.objects import Location, ObjectPath
+
+
+@pytest.fixture(params=["disk", "object store"])
+def private(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Location:
+    if request.param == "disk":
+        return tmp_path / "private"
+    monkeypatch.setitem(objects._WRITABLE, "memory", "")
+    return ObjectPath(f"memory://{tmp_path.name}/private")
+
+
+def never(run: str) -> bool:
+    return False
+
+
+def lease(private: Location, run: str, table: str = "patients") -> Lease:
+    return Lease(private, table, run)
+
+
+def file_of(private: Location) -> Location:
+    return private / "running" / "patients.json"
+
+
+def seen(private: Location, seconds_ago: float, run: str = "first") -> None:
+    """Write a lease whose last sign of life was some seconds ago."""
+    file, now = file_of(private), time.time()
+    data = json.dumps({"run": run, "started": 0.0, "seen": now - seconds_ago}).encode()
+    if isinstance(file, Path):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(data)
+    else:
+        file.put(data)
+
+
+def test_a_second_run_stops_with_one_sentence(private: Location) -> None:
+    with lease(private, "first").held(never):
+        pass  # between two steps
+    with pytest.raises(TableBusy) as refused, lease(private, "second").held(never):
+        raise AssertionError
+    at = time.strftime("%d %b at %H:%M", time.gmtime(json.loads(file_of(private).read_bytes())["started"]))
+    assert with_advice(refused.value) == (
+        f"patients: run first started on {at} UTC is still in progress. Fix: wait for it, or terminate it; then run"
+        " again. The lock of a killed run ends after 5 minutes."
+    )
+    assert refused.value.retry and (refused.value.table, refused.value.run) == ("patients", "first")
+    with lease(private, "second", "visits").held(never):  # another table
+        pass
+
+
+def test_steps_of_one_run_share_the_lock_and_the_last_one_frees_it(private: Location) -> None:
+    first = lease(private, "first")
+    with first.held(never), first.held(never):  # scores run side by side
+        started = json.loads(file_of(private).read_bytes())["started"]
+    with first.held(never):
+        assert json.loads(file_of(private).read_bytes())["started"] == started
+    first.free()
+    second = lease(private, "second")
+    with second.held(never):
+        first.free()  # another run holds the lock
+        assert file_of(private).exists()
+
+
+def test_an_error_frees_the_lock_but_not_that_of_another_run(private: Location) -> None:
+    with pytest.raises(KeyboardInterrupt), lease(private, "first").held(never):
+        raise KeyboardInterrupt
+    with lease(private, "second").held(never):
+        with pytest.raises(TableBusy), lease(private, "first").held(never):
+            raise AssertionError
+        assert json.loads(file_of(private).read_bytes())["run"] == "second"
+
+
+@pytest.mark.parametrize(
+    ("ago", "free"), [(0, False), (SILENT - 20, False), (SILENT + 1, True), (-SILENT - 20, True), (-20, False)]
+)
+def test_a_silent_lock_is_taken_over(private: Location, ago: float, free: bool) -> None:
+    """A wrong clock can set a time in the future, which must not block the table for longer."""
+    seen(private, ago)
+    if free:
+        with lease(private, "second").held(never):
+            assert json.loads(file_of(private).read_bytes())["run"] == "second"
+        return
+    with pytest.raises(TableBusy), lease(private, "second").held(never):
+        raise AssertionError
+
+
+def test_the_lock_of_a_run_that_ended_is_taken_over_at_once(private: Location) -> None:
+    seen(private, 0)
+    with lease(private, "second").held(lambda run: run == "first"):
+        assert json.loads(file_of(private).read_bytes())["run"] == "second"
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"run": 1}', b'{"run": "a", "started": 0, "seen": "x"}'])
+def test_a_damaged_lock_blocks_no_run(private: Location, data: bytes) -> None:
+    seen(private, 0)
+    file = file_of(private)
+    _ = file.write_bytes(data) if isinstance(file, Path) else file.put(data)
+    with lease(private, "second").held(never):
+        assert json.loads(file_of(private).read_bytes())["run"] == "second"
+
+
+def test_a_long_step_shows_signs_of_life(private: Location, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "_SIGN", 0.02)
+    monkeypatch.setattr(running, "SILENT", 0.4)
+    with lease(private, "first").held(never):
+        time.sleep(0.8)
+        with pytest.raises(TableBusy), lease(private, "second").held(never):
+            raise AssertionError
+    time.sleep(0.5)
+    with lease(private, "second").held(never):
+        pass
+
+
+def test_only_one_of_many_runs_gets_the_lock(private: Location) -> None:
+    together, got = threading.Barrier(8), list[str]()
+
+    def one(run: str) -> None:
+        together.wait()
+        try:
+            with lease(private, run).held(never):
+                got.append(run)
+        except TableBusy:
+            return
+
+    threads = [threading.Thread(target=one, args=(f"run {number}",)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(got) == 1
+
+
+def test_a_killed_run_blocks_the_table_for_some_minutes_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from privacy_assets.gate.running import Lease\n"
+        f"with Lease(Path({str(tmp_path)!r}), 'patients', 'first').held(lambda run: False):\n"
+        "    print('held', flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as step:
+        assert step.stdout is not None and step.stdout.readline() == "held\n"
+        os.kill(step.pid, signal.SIGKILL)
+    with pytest.raises(TableBusy), lease(tmp_path, "second").held(never):
+        raise AssertionError
+    with lease(tmp_path, "first").held(never):  # its retry goes on at once
+        pass
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + SILENT + 1)
+    with lease(tmp_path, "second").held(never):
+        pass
