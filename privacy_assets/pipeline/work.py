@@ -58,7 +58,7 @@ from privacy_assets.tables.column import Column
 from privacy_assets.tables.contract import contract_of
 from privacy_assets.tables.rare import outside_guarantee, real_schema, replaced_cells, replaced_note
 from privacy_assets.tables.roles import check_known_categories
-from privacy_assets.tables.splitting import split_rows
+from privacy_assets.tables.splitting import pseudonyms, split_rows
 from privacy_assets.tables.table import Table
 
 Values = Mapping[str, Any]
@@ -348,6 +348,8 @@ def prepare(run: TableRun, name: str, values: Values) -> StepResult:
     inputs = build_inputs(tables, rows, seed=run.table.spec.run.seed, device=run.device, progress=run.progress)
     inputs = with_shift_note(inputs) if run.table.external else inputs
     inputs = inputs if embedder is None else attach_embedder(inputs, embedder)
+    key = run.deployment.key("ledger")
+    inputs = inputs.with_settings(people={role: pseudonyms(table, key) for role, table in tables.items()})
     body = {
         "inputs": fingerprints,
         "digest": keyed(inputs.digest),  # computes all embeddings now, while a device is available
