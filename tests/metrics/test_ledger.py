@@ -91,7 +91,7 @@ def test_a_file_holds_the_ledger(people: int) -> None:
     ledger = merged([dict(list(night.items())[:people]) for night in nights(3)])
     again = Ledger.from_bytes(ledger.to_bytes())
     assert contents(again) == contents(ledger) and again.to_bytes() == ledger.to_bytes()
-    assert [again.people.dtype, again.ratio.dtype, again.absent.dtype] == [np.uint64, np.float32, np.uint8]
+    assert [again.people.dtype, again.ratio.dtype, again.absent.dtype] == [np.uint64, np.float32, np.uint16]
 
 
 def table_file(**columns: np.ndarray) -> bytes:
@@ -100,7 +100,7 @@ def table_file(**columns: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
-GOOD = {"people": np.array([1, 2], np.uint64), "ratio": np.ones(2, np.float32), "absent": np.zeros(2, np.uint8)}
+GOOD = {"people": np.array([1, 2], np.uint64), "ratio": np.ones(2, np.float32), "absent": np.zeros(2, np.uint16)}
 
 
 @pytest.mark.parametrize(
