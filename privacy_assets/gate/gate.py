@@ -707,14 +707,14 @@ class Gate:
 
     def _found(self, target: ReleaseTarget, name: str) -> Release:
         """Return the release ``name``, if this is the private folder of its publisher."""
-        check_private(self.private)
-        self.check_places()
         if not self.log.state(target.table).history(target):
             raise ConfigError(
                 f"{self.private}: this is not the private folder of the publisher, because its log has no release of"
                 f" {target}, so later failures of these rows are unknown. Fix: pass the publisher's folder with"
                 " --private or PRIVACY_ASSETS_PRIVATE."
             )
+        check_private(self.private)
+        self.check_places()
         if name not in [release.id for release in self.store.history(target)]:
             fix = "list the releases: privacy-assets releases"
             raise InputError(f"there is no release {safe_repr(name)}", where=str(target), fix=fix)

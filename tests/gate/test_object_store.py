@@ -26,7 +26,7 @@ from gate_standins import (
     refused,
     shown,
 )
-from publisher import again, begun, ends_well
+from publisher import begun, ends_well
 
 from privacy_assets.errors import (
     ConfigError,
