@@ -646,7 +646,7 @@ class Gate:
         with self._recorded(target, "withdrawal", lambda _: facts) as (pointer, still):
             if current:
                 self.store.point(target, "", pointer, still)
-            self.store.remove(target, release)
+            self.store.remove(target, [release])
         return current
 
     def prune(self, target: ReleaseTarget, keep: int, days: float, *, dry_run: bool = False) -> list[str]:
@@ -693,8 +693,7 @@ class Gate:
         if found and not dry_run:
             facts = {"releases": [release.id for release in old], "files": len(unused)}
             self.log.append(target, "prune", lambda _: facts)
-            for release in old:
-                self.store.remove(target, release)
+            self.store.remove(target, old)
             for path in unused:
                 path.unlink(missing_ok=True)
         return found
