@@ -26,7 +26,7 @@ POLICY = {
     "limits": [
         {"statistic": "dcr.identical_excess", "at_most": 0.2, "bound": "significant"},
         {"statistic": "dcr.member_excess_any", "at_most": 0.25, "bound": "significant"},
-        {"statistic": "cumulative_disclosure.excess", "at_most": 0.06, "bound": "significant"},
+        {"statistic": "cumulative_disclosure.excess", "at_most": 0.025, "bound": "significant"},
     ],
     "metrics": {"dcr": {"n_bootstraps": 50, "n_permutations": 199}},
     "embedder": False,

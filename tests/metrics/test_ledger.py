@@ -78,6 +78,17 @@ def test_people_who_left_are_removed_after_thirty_tables() -> None:
     assert contents(left.merged(here, kept_nights=60))[1] == (8.0, KEPT_NIGHTS)
 
 
+def test_the_ledger_does_not_grow_with_the_nights() -> None:
+    """Of 100 people one leaves each night: the file keeps the last 29 of them."""
+    ledger = ledger_of(dict.fromkeys(range(100), 1.0))
+    sizes = {}
+    for night in range(1, 366):
+        ledger = ledger.merged(ledger_of(dict.fromkeys(range(night, night + 100), 1.0)))
+        sizes[night] = len(ledger.people), len(ledger.to_bytes())
+    assert sizes[40][0] == sizes[365][0] == 100 + KEPT_NIGHTS - 1
+    assert sizes[365][1] < 1.05 * sizes[40][1]
+
+
 def test_ratios_of_people() -> None:
     ledger = ledger_of({4: 2.0, 7: 3.0})
     assert ledger.ratios(np.array([7, 1, 4, 9, 7], np.uint64)).tolist() == [3.0, 0.0, 2.0, 0.0, 3.0]
