@@ -35,6 +35,8 @@ class ReleaseSensor(BaseSensorOperator):
         partition: Partition of the release. None: unpartitioned. Template.
         newer_than: Only accept releases attested after this time, which must have a time zone. A datetime, or a string
             in ISO format. Template, such as ``"{{ data_interval_end }}"``.
+        max_age: Maximum time since the publisher last confirmed that the release is the current one, see
+            :func:`privacy_assets.read_published`. The sensor waits for a younger one. None: any time.
         deployment: An :class:`AirflowDeployment`, of which releases and trusted keys are used, or the folder of
             releases.
         deferrable: True: wait in the triggerer instead of a worker, with the credentials of the triggerer's
@@ -55,6 +57,7 @@ class ReleaseSensor(BaseSensorOperator):
         table: str,
         partition: str | None = None,
         newer_than: datetime | str | None = None,
+        max_age: timedelta | None = None,
         deployment: AirflowDeployment | str | Path | None = None,
         deferrable: bool = False,
         **kwargs: Any,
@@ -62,6 +65,7 @@ class ReleaseSensor(BaseSensorOperator):
         super().__init__(**kwargs)
         check_no_template(table)
         self.table, self.partition, self.newer_than, self.deferrable = table, partition, newer_than, deferrable
+        self.max_age = max_age
         self.deployment = AirflowDeployment.of(deployment)
         if deferrable and self.deployment.store_conn_id is not None:
             raise ConfigError("ReleaseSensor: deferrable and store_conn_id cannot be combined. Fix: remove one.")
@@ -110,13 +114,13 @@ class ReleaseSensor(BaseSensorOperator):
         """Return the current release after verification, or None if none is new enough."""
         with self.deployment.store_credentials():
             root, trusted = self.deployment.release_folder(), self.deployment.trusted(reading=True)
-            return _verified(root, self.target, trusted, _time(self.newer_than))
+            return _verified(root, self.target, trusted, _time(self.newer_than), self.max_age)
 
     @redact_exceptions
     def _watched(self) -> tuple[str, str, str | None, str | None]:
-        """Return the location watched by the trigger and the id of its current release."""
+        """Return the location watched by the trigger and the digest of its current pointer."""
         root = self.deployment.release_folder()
-        return str(root), self.target.table, self.target.partition, _current(root, self.target)
+        return str(root), self.target.table, self.target.partition, ReleaseStore(root).watched(self.target)
 
 
 def _time(given: object) -> datetime | None:
@@ -139,12 +143,20 @@ def _time(given: object) -> datetime | None:
 
 
 def _verified(
-    root: Location, target: ReleaseTarget, trusted: TrustedKeys, newer_than: datetime | None
+    root: Location,
+    target: ReleaseTarget,
+    trusted: TrustedKeys,
+    newer_than: datetime | None,
+    max_age: timedelta | None = None,
 ) -> dict[str, Any] | None:
     with for_readers():
+        store = ReleaseStore(root)
         try:
-            release = ReleaseStore(root).current(target)
+            pointer = store.pointer(target, trusted)
+            release = store.named(pointer, target)
         except InputError:
+            return None
+        if pointer.problem(target, max_age):
             return None
         stated = release.opened(target, trusted)
         if newer_than is not None and datetime.fromisoformat(stated.made_at) <= newer_than:
@@ -153,16 +165,8 @@ def _verified(
     return {"table": target.table, "partition": target.partition, "release": release.id, "sha256": stated.sha256}
 
 
-def _current(root: Location, target: ReleaseTarget) -> str | None:
-    """Return the id of the current release, or None before the first."""
-    try:
-        return ReleaseStore(root).current(target).id
-    except InputError:
-        return None
-
-
 class ReleaseTrigger(BaseTrigger):
-    """Wait in the triggerer until the current release of a table has another id than ``seen``, without verifying it.
+    """Wait in the triggerer until the pointer to the release of a table is another one, without verifying it.
 
     Airflow stores the arguments in its database. They contain no keys.
 
@@ -170,7 +174,7 @@ class ReleaseTrigger(BaseTrigger):
         releases: Folder or URL of releases.
         table: Name of the table.
         partition: Partition, or None.
-        seen: Id of the release to ignore, or None.
+        seen: Digest of the pointer to ignore, see :meth:`.ReleaseStore.watched`, or None.
         every: Seconds between checks.
     """
 
@@ -184,8 +188,8 @@ class ReleaseTrigger(BaseTrigger):
         return f"{type(self).__module__}.{type(self).__name__}", {name: getattr(self, name) for name in given}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Yield one event when there is another release."""
-        target = ReleaseTarget(self.table, self.partition)
-        while await asyncio.to_thread(_current, location(self.releases), target) in (None, self.seen):
+        """Yield one event when there is another release, or the current one was confirmed again."""
+        store, target = ReleaseStore(location(self.releases)), ReleaseTarget(self.table, self.partition)
+        while await asyncio.to_thread(store.watched, target) in (None, self.seen):
             await asyncio.sleep(self.every)
         yield TriggerEvent({"table": self.table, "partition": self.partition})

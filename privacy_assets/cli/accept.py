@@ -42,12 +42,11 @@ def _accept(options: argparse.Namespace) -> int:
     from privacy_assets.gate.gate import Gate
     from privacy_assets.gate.keys import SIGNING_VARIABLE, SigningKey
     from privacy_assets.gate.lock import PROPOSED
-    from privacy_assets.gate.statements import ReleaseTarget
     from privacy_assets.infra.files import check_private, names
 
     table, reason, settings = options.table, options.reason.strip(), deployment_settings(options)
     private = settings.private_folder()
-    known = {unquote(name.partition(".")[0]) for kind in ("locks", "verdicts") for name in names(private / kind)}
+    known = {unquote(name.partition(".")[0]) for kind in ("locks", "log") for name in names(private / kind)}
     if table not in known:
         raise ConfigError(f"{private} has no lock of a table {safe_repr(table)}.{did_you_mean(table, known)}")
     check_private(private)
@@ -60,7 +59,7 @@ def _accept(options: argparse.Namespace) -> int:
     lines = locks.difference(table, proposed) if proposed else []
     stopped = None
     try:
-        locks.check_not_stopped(table)
+        gate.check_not_stopped(table)
     except TableStopped as error:
         stopped = error
     if not lines and not stopped:
@@ -71,7 +70,7 @@ def _accept(options: argparse.Namespace) -> int:
     if stopped and not reason:
         raise ConfigError(with_advice(stopped))
     if stopped:
-        locks.record(ReleaseTarget(table), "accepted", why=reason)
+        gate.accept(table, reason)
         say(f"{table}: accepted. Its verdicts are counted from now on.")
     if lines:
         locks.sign(table, proposed, reason)

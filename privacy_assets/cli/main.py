@@ -18,6 +18,7 @@ from privacy_assets.cli.generate import add_generate
 from privacy_assets.cli.inspect import add_inspect
 from privacy_assets.cli.keys import add_keys
 from privacy_assets.cli.leak_study import add_leak_study
+from privacy_assets.cli.log import add_log
 from privacy_assets.cli.options import (
     READING,
     STATUSES,
@@ -34,6 +35,7 @@ from privacy_assets.cli.options import (
 )
 from privacy_assets.cli.power import add_power
 from privacy_assets.cli.prepare import add_prepare
+from privacy_assets.cli.prune import add_prune
 from privacy_assets.cli.releases import add_releases
 from privacy_assets.cli.run import add_run
 from privacy_assets.cli.verify import add_verify
@@ -142,6 +144,8 @@ def _commands() -> Commands:
         add_verify,
         add_releases,
         add_accept,
+        add_log,
+        add_prune,
         add_inspect,
         add_keys,
     ):

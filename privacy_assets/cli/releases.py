@@ -1,9 +1,9 @@
-"""The command ``privacy-assets releases``: list releases, and roll back to an earlier one. Does not need Dagster.
+"""The command ``privacy-assets releases``: list, roll back to and withdraw releases. Does not need Dagster.
 
 exit status:
-  0  all listed releases are whole, or there is no release yet; with --rollback, it was done
-  1  a release is damaged, or the rollback was refused and had no effect
-  2  no such table, partition, release or folder, or no trusted key
+  0  all listed releases are whole, or there is no release yet; with --rollback or --withdraw, it was done
+  1  a release is damaged, or the rollback or withdrawal was refused and had no effect
+  2  no such table, partition, release or folder, no trusted key, or --withdraw without --reason
 
 example:
   privacy-assets releases patients
@@ -39,10 +39,12 @@ _SHORT, _PATH = 12, 4096  # displayed digits of a hash or key id; characters of 
 
 def add_releases(commands: Commands) -> None:
     """Add the command to the command line."""
-    command = commands.add("releases", _releases, "list the releases, and roll back", __doc__)
+    command = commands.add("releases", _releases, "list the releases, roll back, and withdraw", __doc__)
     command.option("table", "show this table only", metavar="TABLE", nargs="?")
     command.option("--partition", "show this partition only", metavar="P")
     command.option("--rollback", "make this release of TABLE the current one again", metavar="ID")
+    command.option("--withdraw", "remove this release of TABLE for good; requires --reason", metavar="ID")
+    command.option("--reason", "reason of --withdraw, which is signed", metavar="TEXT", default="")
     command.option("--json", "print JSON", action="store_true")
     command.common("--home", "--releases", "--private")
 
@@ -54,8 +56,10 @@ def _releases(options: argparse.Namespace) -> int:
     root = settings.release_folder()
     store = ReleaseStore(root)
     targets = [target for target in store.targets() if store.history(target)]
-    if options.rollback is not None:
-        return _roll_back(options, settings, store, targets)
+    if options.rollback is not None and options.withdraw is not None:
+        raise ConfigError("--rollback and --withdraw cannot be combined. Fix: remove one.")
+    if options.rollback is not None or options.withdraw is not None:
+        return _move(options, settings, store, targets)
     shown = _chosen(targets, options, root)
     found = _states(store, shown, settings.trusted(reading=True))
     whole = not any(problem or any(state.damage for state in states) for _, states, problem in found)
@@ -78,7 +82,7 @@ Found = list[tuple["ReleaseTarget", list["ReleaseState"], str]]
 def _states(store: ReleaseStore, targets: Sequence[ReleaseTarget], trusted: TrustedKeys) -> Found:
     from privacy_assets.gate.verification import current_id, states_of
 
-    return [(target, states_of(store, target, trusted), current_id(store, target)[1]) for target in targets]
+    return [(target, states_of(store, target, trusted), current_id(store, target, trusted)[1]) for target in targets]
 
 
 def _chosen(targets: list[ReleaseTarget], options: argparse.Namespace, root: Location) -> list[ReleaseTarget]:
@@ -148,7 +152,7 @@ def _advice(state: ReleaseState) -> str:
     return f"{state.release.id} is damaged: {clean(state.damage, _PATH)}. Readers reject it. Fix: {todo}."
 
 
-def _roll_back(
+def _move(
     options: argparse.Namespace, settings: DeploymentSettings, store: ReleaseStore, targets: list[ReleaseTarget]
 ) -> int:
     from privacy_assets.gate.gate import Gate
@@ -157,31 +161,40 @@ def _roll_back(
 
     target = _one_target(options, targets, store.root)
     known = [release.id for release in store.history(target)]
-    if options.rollback not in known:
-        raise ConfigError(
-            f"{target} has no release {safe_repr(options.rollback)}.{did_you_mean(options.rollback, known)}"
-        )
+    name, why = options.withdraw or options.rollback, options.reason.strip()
+    if name not in known:
+        raise ConfigError(f"{target} has no release {safe_repr(name)}.{did_you_mean(name, known)}")
+    if options.withdraw and not why:
+        raise ConfigError('--withdraw requires a reason, which is signed. Fix: --reason "..."')
     private = settings.private_folder()
     key = SigningKey(settings.signing_key_file(), SIGNING_VARIABLE, settings.trusted())
-    before = current_id(store, target)[0]
+    before = current_id(store, target, settings.trusted())[0]
+    gate = Gate(store.root, private, key, b"")
     try:
-        release = Gate(store.root, private, key, b"").roll_back(target, options.rollback)
+        if options.withdraw:
+            gate.withdraw(target, name, why)
+        else:
+            gate.roll_back(target, name)
     except PublicationRefused as error:
-        effect = "nothing changed" if outcome_known(error) else "but the rollback may have taken effect"
+        effect = "nothing changed" if outcome_known(error) else "but it may have taken effect"
         sys.stderr.write(f"privacy-assets: refused, {effect}: {with_advice(error)}\n")
         return NO
+    after = current_id(store, target, settings.trusted())[0]
     if options.json:
-        say(json.dumps({"table": target.table, "partition": target.partition, "from": before, "to": release.id}))
-    elif before == release.id:
+        say(json.dumps({"table": target.table, "partition": target.partition, "from": before, "to": after}))
+    elif options.withdraw:
+        now = f"{after} is current" if after else "no release is current, so readers get an error until there is one"
+        say(f"{target}: {name} was withdrawn and removed; {now}.")
+    elif before == name:
         say(f"{target}: {before} is the current release already.")
     else:
-        say(f"{target}: rolled back from {before or 'no release'} to {release.id}. Readers get it from now on.")
+        say(f"{target}: rolled back from {before or 'no release'} to {name}. Readers get it from now on.")
     return YES
 
 
 def _one_target(options: argparse.Namespace, targets: list[ReleaseTarget], root: Location) -> ReleaseTarget:
     if options.table is None:
-        raise ConfigError("--rollback requires the TABLE. Fix: privacy-assets releases TABLE --rollback ID.")
+        raise ConfigError("--rollback and --withdraw require the TABLE. Fix: name it.")
     for target in _chosen(targets, options, root):
         if target.partition == options.partition:
             return target

@@ -3,7 +3,8 @@
 exit status:
   0  a trusted key signed an attestation of these exact bytes with the verdict pass: RELEASED if the release folder is
      available and contains the release, otherwise ATTESTED
-  1  not released: the file or its attestation was changed, the key is not trusted, or the verdict is fail
+  1  not released: the file or its attestation was changed, the key is not trusted, or the verdict is fail; with
+     --max-age, also a file that is not the current release, or was not confirmed within this time
   2  no such file, no trusted key, or a key that cannot be read
   3  not released: a trusted key signed an attestation of these exact bytes with the verdict not_assessable
 
@@ -19,12 +20,14 @@ defaults:
 from __future__ import annotations
 
 import argparse
+import datetime as dt
 import json
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from privacy_assets.cli.options import NO, STATUSES, YES, Commands, deployment_settings, repeatable, say
+from privacy_assets.errors import ConfigError
 from privacy_assets.infra.objects import Location, location
 from privacy_assets.policy import SHIPPED, title_of
 from privacy_assets.report.text import aligned
@@ -47,6 +50,12 @@ def add_verify(commands: Commands) -> None:
     command.option("file", "the received table", metavar="FILE", type=location)
     command.option("--key", type=Path, **repeatable("PUB", "public key (PEM) of the publisher, or a folder of them"))
     command.option("--attestation", "the attestation that came with the table", metavar="FILE", type=location)
+    command.option(
+        "--max-age",
+        "also require that FILE is the current release, confirmed by the publisher within this time",
+        type=float,
+        metavar="HOURS",
+    )
     command.option("--json", "print JSON", action="store_true")
     command.common("--home", "--releases")
 
@@ -60,7 +69,10 @@ def _verify(options: argparse.Namespace) -> int:
     for place in options.key:
         _ = TrustedKeys((place,)).by_id  # check each key, so that a missing one is reported
     trusted = TrustedKeys(tuple(options.key)) if options.key else settings.trusted(reading=True)
-    found = verify_file(options.file, trusted, root, options.attestation)
+    if options.max_age is not None and not options.max_age > 0:
+        raise ConfigError(f"--max-age is {options.max_age:g}, expected more than 0 hours.")
+    max_age = None if options.max_age is None else dt.timedelta(hours=options.max_age)
+    found = verify_file(options.file, trusted, root, options.attestation, max_age)
     if options.json:
         say(json.dumps(_json(found), indent=2, allow_nan=False))
     else:

@@ -13,7 +13,7 @@ import dagster as dg
 from privacy_assets.dagster.definitions import build_privacy_assets
 from privacy_assets.dagster.resources import PrivacyIOManager, resources
 from privacy_assets.errors import ConfigError
-from privacy_assets.gate.releases import ReleaseStore
+from privacy_assets.gate.releases import ReleaseStore, default_trusted
 from privacy_assets.gate.statements import ReleaseTarget
 from privacy_assets.pipeline.spec import TableSpec
 
@@ -130,5 +130,6 @@ def _summary(name: str, outcome: dg.ExecuteInProcessResult, instance: dg.Dagster
     if not outcome.success:
         say("release      none: publication was blocked")
         return 3 if report.verdict == "not_assessable" else 1
-    say(f"release      {ReleaseStore(home / 'releases').current(ReleaseTarget(name)).table}")
+    store, target = ReleaseStore(home / "releases"), ReleaseTarget(name)
+    say(f"release      {store.current(target, default_trusted(store.root, home)).table}")
     return 0

@@ -40,7 +40,7 @@ class Attestation:
         rows: Number of rows.
         dtypes: pandas dtypes of the columns, by name.
         made_at: Time of the attestation (UTC, ISO 8601).
-        attempt: Number of the publication attempt among all synthetic tables generated from the same training rows.
+        attempt: Number of the publication attempt since the last release of the table.
         engine_version: Version of the engine.
         keyid: Id of the signing key. Empty if not signed.
     """
@@ -154,7 +154,7 @@ def check_result(result: MetricResult, inputs: Mapping[str, str], metric: Metric
 
     Args:
         result: Result of one metric.
-        inputs: Current fingerprints by role: tables, embedder and earlier releases.
+        inputs: Current fingerprints by role: tables, embedder and ledger.
         metric: Configured metric. None: it is not configured, and the result is rejected.
         seed: Configured seed.
 
@@ -169,11 +169,11 @@ def check_result(result: MetricResult, inputs: Mapping[str, str], metric: Metric
         text = f"{result.metric} was computed by engine {result.engine_version}"
         raise OutOfDate(text, expected=ENGINE_VERSION, found=result.engine_version, redo=redo)
     for role in sorted({*inputs, *result.inputs}):
-        unused = role in ("embedder", "earlier_releases") and (
+        unused = role in ("embedder", "ledger") and (
             metric is None or role not in metric.required_inputs | metric.optional_inputs
         )
         if not unused and result.inputs.get(role) != inputs.get(role):
-            what = {"embedder": "another embedder", "earlier_releases": "other earlier releases"}.get(role)
+            what = {"embedder": "another embedder", "ledger": "the ledger of an earlier release"}.get(role)
             text = f"{result.metric} was computed on {what or f'another {role} table'}"
             raise OutOfDate(text, expected=inputs.get(role), found=result.inputs.get(role), redo=redo)
     if metric is None or result.seed != seed or to_jsonable(result.settings) != to_jsonable(metric.settings()):
@@ -211,9 +211,9 @@ def check_memory(remembered: Sequence[str]) -> None:
         raise failed_before(remembered)
 
 
-def check_earlier_releases(attestation: Attestation, fingerprint: str) -> None:
-    """Reject an attestation that does not cover all earlier releases."""
-    if attestation.inputs.get("earlier_releases") != fingerprint:
+def check_ledger(attestation: Attestation, ledger: str) -> None:
+    """Reject an attestation whose disclosure was measured with another ledger than the current one."""
+    if attestation.inputs.get("ledger") != ledger:
         raise OutOfDate("another table was released since the attestation was made", redo=("score", "attest"))
 
 

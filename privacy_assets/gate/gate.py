@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -23,11 +21,15 @@ from privacy_assets.errors import (
     PublicationRefused,
     StoreError,
     StoreUnavailable,
+    Superseded,
+    TableStopped,
+    WrongTarget,
+    outcome_known,
     safe_repr,
 )
 from privacy_assets.gate.attestation import (
     Attestation,
-    check_earlier_releases,
+    check_ledger,
     check_made,
     check_memory,
     check_policy,
@@ -35,15 +37,10 @@ from privacy_assets.gate.attestation import (
     check_target,
     check_verdict,
 )
-from privacy_assets.gate.failures import Failures
 from privacy_assets.gate.keys import SigningKey
 from privacy_assets.gate.lock import Locks
-from privacy_assets.gate.publication_attempts import (
-    EarlierReleases,
-    PublicationAttempts,
-    PublicationRecord,
-    check_not_replaced,
-)
+from privacy_assets.gate.log import GRADES, Facts, Log, LogState, failed_limits
+from privacy_assets.gate.release import Pointer, Sealing, replaced
 from privacy_assets.gate.releases import Release, ReleaseStore, check_bytes
 from privacy_assets.gate.snapshot import Snapshot, write_snapshot
 from privacy_assets.gate.statements import (
@@ -51,6 +48,7 @@ from privacy_assets.gate.statements import (
     ReleaseTarget,
     SignedRecord,
     Statement,
+    quoted,
     records,
     redo_of,
     seal,
@@ -68,8 +66,6 @@ from privacy_assets.tables.table import Table
 from privacy_assets.tables.writing import parquet_bytes
 from privacy_assets.version import ENGINE_VERSION
 
-_AT_ONCE = 8  # partitions read in parallel
-
 
 @dataclass(frozen=True)
 class Gate:
@@ -79,7 +75,7 @@ class Gate:
 
     Attributes:
         releases: Release folder.
-        private: Private folder, with snapshots, results, failures, attempts, locks and verdicts.
+        private: Private folder, with snapshots, results, locks, logs and ledgers.
         key: Signing key.
         content_key: Key of the row fingerprints in records, and of the order in which rows are written.
     """
@@ -95,89 +91,38 @@ class Gate:
         return ReleaseStore(self.releases)
 
     @property
-    def failures(self) -> Failures:
-        """Records of failed limits."""
-        return Failures(self.private / "failures", self.key)
-
-    @property
-    def attempts(self) -> PublicationAttempts:
-        """Records of publication attempts and releases."""
-        return PublicationAttempts(self.private / "attempts")
+    def log(self) -> Log:
+        """Logs of the tables: attempts, verdicts, releases and acceptances."""
+        return Log(self.private, self.key)
 
     @property
     def locks(self) -> Locks:
-        """Locks of the tables, and logs of their verdicts."""
+        """Locks of the tables."""
         return Locks(self.private, self.key)
 
-    def earlier_releases(self, snapshot: Snapshot, shared_subjects: bool = False) -> EarlierReleases:
-        """Return all earlier releases of the snapshot's table and partition, without the snapshot itself.
+    def attempt(self, snapshot: Snapshot) -> int:
+        """Return the number of this publication attempt since the last release of the table, from 1, and count it.
 
-        Releases without a record (earlier versions wrote none) are read from the release folder.
-
-        Args:
-            snapshot: Synthetic table.
-            shared_subjects: Include the releases of all partitions of the table.
+        The same rows are the same attempt, independent of run, row order and file. Other rows are another attempt,
+        independent of training rows, settings, partition and generator.
         """
-        target, found = snapshot.target, dict[str, tuple[Location, ...]]()
-        try:
-            targets = self._partitions(target.table) if shared_subjects else [target]
-            with ThreadPoolExecutor(_AT_ONCE) as pool:  # object stores answer slowly
-                for part in pool.map(lambda one: self._released_at(one, targets), targets):
-                    for sha256, files in part.items():
-                        found[sha256] = (*found.get(sha256, ()), *files)
-        except OSError as error:
-            raise StoreUnavailable.of(f"an earlier release cannot be read ({reason(error)})", error) from None
-        earlier = tuple((sha256, found[sha256]) for sha256 in sorted(found) if sha256 != snapshot.sha256)
-        return EarlierReleases(earlier, self.releases)
 
-    def _partitions(self, table: str) -> list[ReleaseTarget]:
-        """Return all partitions of a table with any record, in order. The table as a whole is last."""
-        try:
-            folders = [
-                ReleaseTarget(table).below(self.private / kind).parent for kind in ("snapshots", "attempts", "failures")
-            ]
-            parts = {ReleaseTarget.of_parts(folder.name, part) for folder in folders for part in names(folder)}
-            known = {ReleaseTarget(table), *parts, *self.store.targets(table)}
-        except OSError as error:
-            raise StoreUnavailable.of(f"the partitions cannot be determined ({reason(error)})", error) from None
-        return sorted(known, key=lambda target: (target.partition is None, str(target)))
+        def make(state: LogState) -> Facts | None:
+            return None if snapshot.content in state.attempts else {"content": snapshot.content}
 
-    def _released_at(self, target: ReleaseTarget, targets: Sequence[ReleaseTarget]) -> dict[str, tuple[Location, ...]]:
-        """Return the files that may contain each release of ``target``, by SHA-256."""
-        known = self.attempts.released(target)
-        recorded = {sha256[:12] for sha256 in known}
-        history = {release.id[-12:]: release for release in self.store.history(target)}
-        known |= {self._unrecorded(release, target) for end, release in history.items() if end not in recorded}
-        # If publishing was interrupted, a record of the whole table does not identify the partition.
-        parts = [target] if target.partition is not None else list(dict.fromkeys([target, *targets]))
-        return {
-            sha256: (
-                *(self._snapshots(part) / f"{sha256}.parquet" for part in parts),
-                *([history[sha256[:12]].table] if sha256[:12] in history else []),
-            )
-            for sha256 in known
-        }
+        return self.log.append(snapshot.target, "attempt", make).attempts[snapshot.content]
 
-    def _unrecorded(self, release: Release, target: ReleaseTarget) -> str:
-        """Return the SHA-256 of a release without a record.
+    def _record_verdict(self, snapshot: Snapshot, status: str, outcomes: Iterable[LimitOutcome]) -> None:
+        """Record a verdict, unless the log has one at least as bad with the same failed limits for these rows."""
 
-        Raises:
-            Damaged: If the release is incomplete or damaged.
-        """
-        try:
-            stated = release.opened(target, self.key.trusted)
-            check_bytes(release.table, stated.sha256, release.root)
-        except PublicationRefused as error:
-            if error.retry:
-                raise
-            text = f"{release.folder}: {error}, and there is no record of this release"
-            raise Damaged(text, path=str(release.folder), remove=True) from None
-        return stated.sha256
+        def make(state: LogState) -> Facts | None:
+            rows, target = snapshot.content, snapshot.target
+            new = [limit for limit in failed_limits(outcomes) if not state.has_failed(rows, target, limit)]
+            if not new and GRADES.index(state.verdicts.get(rows, "")) >= GRADES.index(status):
+                return None
+            return {"content": rows, "status": status, "failed": new}
 
-    def _remembered(self, policy: Policy, target: ReleaseTarget, content: str, shared_subjects: bool) -> list[str]:
-        """Return the limits that these rows failed earlier, in any partition if ``shared_subjects``."""
-        targets = self._partitions(target.table) if shared_subjects else [target]
-        return [text for one in targets for text in self.failures.against(policy, one, content)]
+        self.log.append(snapshot.target, "verdict", make)
 
     def check_places(self) -> None:
         """Check that releases and private folder are marked for their roles in the same deployment.
@@ -309,21 +254,17 @@ class Gate:
             raise Damaged("evaluation_inputs was changed after it was signed", redo=("prepare",))
         return found.body, self.snapshot(SignedRecord("snapshot", found.body["snapshot"].encode()), target)
 
-    def sign_result(
-        self, result: MetricResult, snapshot: Snapshot, outcomes: Iterable[LimitOutcome], shared_subjects: bool = False
-    ) -> SignedRecord:
+    def sign_result(self, result: MetricResult, snapshot: Snapshot, outcomes: Iterable[LimitOutcome]) -> SignedRecord:
         """Sign the result of one metric, after counting the attempt and recording failed limits.
 
         Args:
             result: Result of the metric.
             snapshot: Synthetic table.
             outcomes: Outcomes of the limits on this metric.
-            shared_subjects: Count attempts over all partitions together.
         """
-        self.attempts.number_of(snapshot, shared_subjects)
-        self.failures.remember(snapshot, outcomes := list(outcomes))
-        if any(outcome.status == "fail" for outcome in outcomes):
-            self.locks.record(snapshot.target, "fail", snapshot.content)
+        self.attempt(snapshot)
+        if failed := [outcome for outcome in outcomes if outcome.status == "fail"]:
+            self._record_verdict(snapshot, "fail", failed)
         return seal(Statement("result", snapshot.target, snapshot.sha256, result.to_json()), self.key)
 
     def result(self, sealed: SignedRecord, snapshot: Snapshot) -> MetricResult:
@@ -362,15 +303,14 @@ class Gate:
         self.check_places()
         self.locks.check(snapshot.target.table, policy, setup, snapshot.content)
         check_made(snapshot, inputs, setup, metrics)
-        shared_subjects = bool(setup.get("shared_subjects"))
-        inputs = {**inputs, "earlier_releases": self.earlier_releases(snapshot, shared_subjects).fingerprint}
+        state = self.log.state(snapshot.target.table)
+        inputs = {**inputs, "ledger": state.ledger}
         results = {name: self.result(sealed, snapshot) for name, sealed in scores.items()}
         for name, result in results.items():
             check_result(result, inputs, metrics.get(name), setup["seed"])
-        remembered = self._remembered(policy, snapshot.target, snapshot.content, shared_subjects)
-        attempt = self.attempts.number_of(snapshot, shared_subjects)
+        remembered = state.failures(policy, snapshot.content, self._part(snapshot.target, setup))
+        attempt = self.attempt(snapshot)
         verdict = policy.judge(results, attempt)
-        self.failures.remember(snapshot, verdict.outcomes)
         kept = {name: self._keep(sealed, snapshot.target) for name, sealed in scores.items() if name in policy.metrics}
         stated = Attestation(
             target=snapshot.target,
@@ -389,7 +329,7 @@ class Gate:
             dtypes=dict(snapshot.dtypes),
             made_at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         )
-        self.locks.record(snapshot.target, stated.verdict, snapshot.content)
+        self._record_verdict(snapshot, stated.verdict, verdict.outcomes)
         sealed = self._latest(seal(stated.statement(), self.key), snapshot.target, "attestation")
         return replace(stated, keyid=self.key.signer.public_key.keyid), sealed
 
@@ -459,9 +399,10 @@ class Gate:
         records; the lock of the table, and that the table is not stopped; engine, policy, settings and verdict; that
         the attestation names this snapshot and its bytes; that the signed results in the private folder meet the
         policy; that these rows never failed in any run; that no later attestation exists; that the rows were not
-        published and later replaced or rolled back; and that the attestation covers all releases made since. If a check
-        fails, the previous release stays current. Repeating the call completes an interrupted publication, and has no
-        effect if the release is current.
+        published and later replaced, rolled back or withdrawn; that the log does not end before the current release;
+        and that the disclosure was measured with the current ledger. If a check fails, the previous release stays
+        current. Repeating the call completes an interrupted publication. If the release is current, it only renews the
+        time of its pointer, see :class:`.Pointer`.
 
         Args:
             sealed: Signed attestation.
@@ -487,34 +428,111 @@ class Gate:
             text, redo = "the attestation belongs to another synthetic table", ("attest",)
             raise OutOfDate(text, expected=taken.sha256, found=stated.sha256, redo=redo)
         check_verdict(policy.judge(self._kept(stated, taken), stated.attempt), stated.remembered)
-        shared_subjects = bool(setup.get("shared_subjects"))
-        check_memory(self._remembered(policy, target, stated.content, shared_subjects))
         self._check_latest(sealed, target, "attestation")
+        ids = [release.id for release in self.store.history(target)]
 
-        seen = PublicationRecord(stated.sha256, stated.content)
+        def make(state: LogState) -> Facts | None:
+            state.check_not_stopped(target.table)
+            check_memory(state.failures(policy, stated.content, self._part(target, setup)))
+            before = state.history(target)
+            found = [one for one in before if one.same(stated.sha256, stated.content)]
+            if found and (found[-1] != before[-1] or state.is_withdrawn(stated.sha256, stated.content)):
+                raise replaced(max((name for name in ids if name.endswith(found[-1].sha256[:12])), default=""))
+            if found:
+                return None  # readers have it already, or this call completes an interrupted one
+            check_ledger(stated, state.ledger)
+            return {"sha256": stated.sha256, "content": stated.content, "ledger": ""}
 
-        def agree() -> None:
-            ids = [release.id for release in self.store.history(target)]
-            check_not_replaced(self.attempts.history(target), seen, ids)
-            if not self._is_current(target, sealed):
-                check_earlier_releases(stated, self.earlier_releases(taken, shared_subjects).fingerprint)
+        with self._recorded(target, "release", make) as (pointer, still):
+            if (current := self._current_of(target, stated.sha256)) is None:
+                return self.store.add(target, taken.path, stated.sha256, sealed.data, pointer, still)
+            self.store.point(target, current.id, pointer, still)
+            return current
 
-        with ExitStack() as recorded:
-            # Pooled partitions share one sequence of release records, so they are released one at a time.
-            for one in dict.fromkeys([ReleaseTarget(target.table), target] if shared_subjects else [target]):
-                recorded.enter_context(self.attempts.releasing(one, seen, agree))
-            still = partial(self.attempts.check_last, target, seen)
-            return self.store.add(target, taken.path, stated.sha256, sealed.data, still)
+    @contextmanager
+    def _recorded(
+        self, target: ReleaseTarget, event: str, make: Callable[[LogState], Facts | None]
+    ) -> Iterator[tuple[Sealing, Callable[[], None]]]:
+        """Record an operation that moves the pointer of ``target``, before it happens.
 
-    def _is_current(self, target: ReleaseTarget, sealed: SignedRecord) -> bool:
-        """Return True if the current release has exactly this attestation.
+        After a crash, the operation counts as done, because readers may have seen its result; repeating it completes
+        it. If PublicationRefused or ConfigError is raised in the block, the record is cancelled.
 
-        Return False otherwise, or if the store cannot be read. Republishing the same release discloses nothing new.
+        Args:
+            target: Table and partition.
+            event: Kind of the entry.
+            make: See :meth:`.Log.append`.
+
+        Yields:
+            A function that returns the signed pointer to a release, and one that raises Superseded if the pointer was
+            moved by another process meanwhile.
         """
+        before: list[LogState] = []  # state before the record, if there is a new one
+
+        def tracked(state: LogState) -> Facts | None:
+            self._check_not_behind(target, state)
+            facts = make(state)
+            before[:] = [] if facts is None else [state]
+            return facts
+
+        after = self.log.append(target, event, tracked)
+        number = after.moves.get(target.part, 0)
+
+        def pointer(name: str) -> bytes:
+            return Pointer(name, number, dt.datetime.now(dt.UTC)).sealed(target, self.key)
+
+        def still() -> None:
+            if self.log.state(target.table).moves.get(target.part, 0) != number:
+                raise Superseded("another release or rollback was recorded meanwhile; nothing changed")
+
         try:
-            return self.store.current(target).envelope == sealed.data
+            yield pointer, still
+        except (PublicationRefused, ConfigError) as error:
+            if before and outcome_known(error):
+                undone = {"entry": after.number, "ledger": before[0].ledger, "tries": before[0].tries}
+                self.log.append(target, "cancelled", lambda _: undone)
+            raise
+
+    def _part(self, target: ReleaseTarget, setup: Mapping[str, Any]) -> str | None:
+        """Return the partition whose failures count, or None if those of all partitions do."""
+        return None if setup.get("shared_subjects") else target.part
+
+    def _check_not_behind(self, target: ReleaseTarget, state: LogState) -> None:
+        """Raise TableStopped if the pointer in the release folder has a higher number than the log."""
+        there = self.pointer_number(target)
+        if there > state.moves.get(target.part, 0):  # another process may have published meanwhile
+            state = self.log.state(target.table)
+        if there > state.moves.get(target.part, 0):
+            text = f"the log of {target} ends before release number {there}, which readers have: it is an older copy"
+            raise TableStopped(text, table=target.table)
+
+    def pointer_number(self, target: ReleaseTarget) -> int:
+        """Return the number of the pointer in the release folder, or 0 if there is none that a trusted key signed."""
+        try:
+            return self.store.pointer(target, self.key.trusted).number
+        except (InputError, NotTrusted, WrongTarget, OutOfDate, Damaged):
+            return 0
+
+    def _current_of(self, target: ReleaseTarget, sha256: str) -> Release | None:
+        """Return the current release if it is whole and has these bytes, which are not stored again."""
+        try:
+            release = self.store.current(target, self.key.trusted)
+            check_bytes(release.table, sha256, release.root)
+            return release if release.opened(target, self.key.trusted).sha256 == sha256 else None
         except (OSError, InputError, PublicationRefused):
-            return False
+            return None
+
+    def accept(self, table: str, why: str) -> None:
+        """Let a stopped table run again, see :meth:`.Log.accept`."""
+        lost = {target.part: self.pointer_number(target) for target in self.store.targets(table)}
+        self.log.accept(table, why, lost)
+
+    def check_not_stopped(self, table: str) -> None:
+        """Raise TableStopped if ``table`` failed too often, or its log is damaged or an older copy."""
+        state = self.log.state(table)
+        state.check_not_stopped(table)
+        for target in self.store.targets(table):
+            self._check_not_behind(target, state)
 
     def roll_back(self, target: ReleaseTarget, name: str) -> Release:
         """Make an earlier release current, if it is intact and its rows have not failed since.
@@ -537,26 +555,127 @@ class Gate:
             raise StoreUnavailable.of(f"{reason(error)}; nothing changed", error) from None
 
     def _rolled_back(self, target: ReleaseTarget, name: str) -> Release:
-        if not self._snapshots(target).is_dir():
+        release = self._found(target, name)
+        stated = release.opened(target, self.key.trusted)
+        check_bytes(release.table, stated.sha256, release.root)
+
+        def make(state: LogState) -> Facts:
+            if state.is_withdrawn(stated.sha256, stated.content):
+                raise Superseded(f"release {name} was withdrawn")
+            part = self._part(target, stated.setup)
+            check_memory(state.failures(stated.attested_policy(), stated.content, part))
+            return {"sha256": stated.sha256, "content": stated.content}
+
+        with self._recorded(target, "rollback", make) as (pointer, still):
+            self.store.point(target, name, pointer, still)
+        return release
+
+    def withdraw(self, target: ReleaseTarget, name: str, why: str) -> bool:
+        """Remove a release for good: it can neither be published nor made current again.
+
+        If it is current, readers get an error until another release is current. What was read before stays disclosed,
+        so the ledger of the table does not change. Repeating the call completes an interrupted one.
+
+        Args:
+            target: Table and partition.
+            name: Id of the release.
+            why: Reason, which is signed.
+
+        Returns:
+            Whether the release was current.
+
+        Raises:
+            PublicationRefused: If a store cannot be read or written.
+            InputError: If there is no such release.
+            ConfigError: If the private folder is not that of this table's publisher.
+        """
+        release = self._found(target, name)
+        shown = [one for one in self.log.state(target.table).history(target) if name.endswith(one.sha256[:12])]
+        content = shown[-1].content if shown else ""
+        facts = {"release": name, "sha256": shown[-1].sha256 if shown else "", "content": content, "reason": why}
+        try:
+            current = self.store.pointer(target, self.key.trusted).release == name
+        except (InputError, PublicationRefused):
+            current = True  # readers cannot load the table either
+        with self._recorded(target, "withdrawal", lambda _: facts) as (pointer, still):
+            if current:
+                self.store.point(target, "", pointer, still)
+            self.store.remove(target, release)
+        return current
+
+    def prune(self, target: ReleaseTarget, keep: int, days: float, *, dry_run: bool = False) -> list[str]:
+        """Remove old releases, and private files that no remaining release or attestation needs.
+
+        No run of the table may be in progress. A release is kept if it is current, among the newest ``keep``, or
+        younger than ``days``. The private files of the kept releases and of the latest attestation are kept, and the
+        log, whose entries are never removed.
+
+        Args:
+            target: Table and partition.
+            keep: Number of the newest releases that are kept, at least 1.
+            days: Age in days up to which releases are kept, at least 0.
+            dry_run: Only return what would be removed.
+
+        Returns:
+            Ids of the removed releases, and paths of the removed private files.
+
+        Raises:
+            PublicationRefused: If a store cannot be read or written, or the current release cannot be determined.
+        """
+        self.check_places()
+        history, now = self.store.history(target), dt.datetime.now(dt.UTC)
+        try:
+            current = self.store.pointer(target, self.key.trusted).release
+        except InputError:
+            current = ""
+        since = now - dt.timedelta(days=days)
+        kept = [*history[-keep:], *(one for one in history if one.id == current or one.time >= since)]
+        old = [release for release in history if release not in kept]
+        latest = records(target.below(self.private / "latest"), "latest records", "attestation").get("attestation", b"")
+        sealed = [SignedRecord("attestation", data) for data in [*(one.envelope for one in kept), latest] if data]
+        needed = {self.log.state(target.table).ledger}
+        for record in sealed:
+            stated = Attestation.of(unseal(record, self.key.trusted))
+            needed |= {stated.sha256, *stated.results.values()}
+        unused = [
+            folder / name
+            for folder in (*self._files_of(target), self.private / "ledgers" / quoted(target.table))
+            for name in names(folder)
+            if not name.startswith(".") and name.partition(".")[0] not in needed
+        ]
+        found = [*(release.id for release in old), *map(str, unused)]
+        if found and not dry_run:
+            facts = {"releases": [release.id for release in old], "files": len(unused)}
+            self.log.append(target, "prune", lambda _: facts)
+            for release in old:
+                self.store.remove(target, release)
+            for path in unused:
+                path.unlink(missing_ok=True)
+        return found
+
+    def targets(self, table: str) -> list[ReleaseTarget]:
+        """Return each partition of ``table`` with a release or a synthetic table, in order."""
+        folder = self.private / "snapshots" / quoted(table)
+        made = (ReleaseTarget.of_parts(quoted(table), part) for part in names(folder))
+        return sorted({*self.store.targets(table), *made}, key=str)
+
+    def _files_of(self, target: ReleaseTarget) -> list[Location]:
+        return [target.below(self.private / kind) for kind in ("snapshots", "results", "row_scores")]
+
+    def _found(self, target: ReleaseTarget, name: str) -> Release:
+        """Return the release ``name``, if this is the private folder of its publisher."""
+        check_private(self.private)
+        self.check_places()
+        if not self.log.state(target.table).history(target):
             raise ConfigError(
-                f"{self.private}: this is not the private folder of the publisher, because it has no snapshot of"
+                f"{self.private}: this is not the private folder of the publisher, because its log has no release of"
                 f" {target}, so later failures of these rows are unknown. Fix: pass the publisher's folder with"
                 " --private or PRIVACY_ASSETS_PRIVATE."
             )
-        check_private(self.private)
-        self.check_places()
-        found = [release for release in self.store.history(target) if release.id == name]
-        if not found:
+        if name not in [release.id for release in self.store.history(target)]:
             fix = "list the releases: privacy-assets releases"
             raise InputError(f"there is no release {safe_repr(name)}", where=str(target), fix=fix)
-        stated = found[0].opened(target, self.key.trusted)
-        check_bytes(found[0].table, stated.sha256, found[0].root)
-        shared_subjects = bool(stated.setup.get("shared_subjects"))
-        check_memory(self._remembered(stated.attested_policy(), target, stated.content, shared_subjects))
-        seen = PublicationRecord(stated.sha256, stated.content)
-        with self.attempts.releasing(target, seen, lambda: None):
-            self.store.point(target, found[0], partial(self.attempts.check_last, target, seen))
-        return found[0]
+        return self.store.release(target, name)
 
     def _snapshots(self, target: ReleaseTarget) -> Location:
         return target.below(self.private / "snapshots")

@@ -1,43 +1,27 @@
-"""Signed lock of a table, and signed log of its verdicts.
+"""Signed lock of a table: the settings that determine its verdicts.
 
-The lock contains the settings that determine the verdicts of a table. A run with other settings is rejected until a
-user accepts the difference. The log counts verdicts over all partitions: a table that fails too often is stopped, too.
+A run with other settings is rejected until a user accepts the difference.
 """
 
 from __future__ import annotations
 
-import datetime as dt
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from privacy_assets.errors import LockDiffers, NotTrusted, PublicationRefused, StoreUnavailable, TableStopped, safe_repr
+from privacy_assets.errors import LockDiffers, PublicationRefused
 from privacy_assets.gate.keys import SigningKey
-from privacy_assets.gate.statements import (
-    RecordKind,
-    ReleaseTarget,
-    SignedRecord,
-    Statement,
-    quoted,
-    records,
-    seal,
-    unseal,
-)
-from privacy_assets.infra.files import create_once, private_folder, put_atomic
+from privacy_assets.gate.log import Log
+from privacy_assets.gate.statements import ReleaseTarget, SignedRecord, Statement, quoted, records, seal, unseal
+from privacy_assets.infra.files import put_atomic
 from privacy_assets.infra.objects import Location
 from privacy_assets.metrics.policies import policy_digest, resolve_policy
 from privacy_assets.metrics.registry import table_settings
 from privacy_assets.policy import Policy
 
-LAST, MOST = 7, 3  # a table is stopped if more than MOST of its last LAST verdicts are "fail"
-_ACCEPTED, _NOT_ASSESSABLE, _FAIL = "accepted", "not_assessable", "fail"
-_GRADES = (_ACCEPTED, _NOT_ASSESSABLE, "pass", _FAIL)  # a further verdict on the same content is recorded if higher
-PROPOSED, _VALUES, _LOG = ".proposed.json", ".values.json", "log of verdicts"
-_TRIES = 1000  # maximum number of attempts if other processes take the next number
-
-
+PROPOSED, _VALUES = ".proposed.json", ".values.json"
 _DECLARED = (
     "subject", "kinds", "missing", "timezone", "new_values", "allowed_values", "rare_values", "shared_subjects"
 )  # fmt: skip
@@ -68,22 +52,20 @@ def entries_of(policy: Policy, setup: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Locks:
-    """Signed locks and verdict logs of tables.
-
-    Locks are stored in ``private/locks``, logs in ``private/verdicts``. A lock that is missing or not signed by a
-    trusted key counts as empty. A log consists of numbered, signed files: each is a verdict on one content of the
-    synthetic table, or an acceptance by a user.
+    """Signed locks of tables in ``private/locks``. One that is missing or not signed by a trusted key counts as empty.
 
     Attributes:
         private: Private folder.
         key: Signing key.
-
-    Raises:
-        TableStopped: On use, if a log entry since the last acceptance is missing or not signed by a trusted key.
     """
 
     private: Location
     key: SigningKey
+
+    @property
+    def log(self) -> Log:
+        """Logs of the tables. Until its first verdict, a table has no binding lock."""
+        return Log(self.private, self.key)
 
     def check(
         self,
@@ -114,10 +96,11 @@ class Locks:
             LockDiffers: If the run differs from the lock. The proposed lock is stored, unsigned.
             TableStopped: If the table is stopped.
         """
+        state = self.log.state(table)
         proposed = entries_of(policy, setup)
         lines, locked = self.difference(table, proposed), self._entries(table).get("columns")
         contract = locked if columns is None else columns
-        replaces = new and not records(self._log(table), _LOG)
+        replaces = new and not state.judged
         if contract and (replaces or not lines):  # after other changes, the lock gets the contract of the next run
             proposed["columns"] = dict(contract)
             lines = self.difference(table, proposed) if locked else []
@@ -125,7 +108,7 @@ class Locks:
             put_atomic(self.file(table, PROPOSED), json.dumps(proposed, indent=2).encode())
             text = "\n  ".join([f"{table}: this run differs from the lock of the table (lock -> this run):", *lines])
             raise LockDiffers(text, table=table, differences=tuple(lines))
-        self.check_not_stopped(table, content)
+        state.check_not_stopped(table, content)
         return proposed
 
     def columns(self, table: str) -> dict[str, str]:
@@ -133,7 +116,7 @@ class Locks:
 
         Until the first verdict, each run makes a new contract.
         """
-        return dict(self._entries(table).get("columns", {})) if records(self._log(table), _LOG) else {}
+        return dict(self._entries(table).get("columns", {})) if self.log.state(table).judged else {}
 
     def published_values(self, table: str, min_holders: int, subject: str | None) -> dict[str, list[Any]]:
         """Return the values that releases of ``table`` may contain, by column.
@@ -152,14 +135,12 @@ class Locks:
         entries = {"min_holders": min_holders, "subject": subject, "values": listed}
         if self._entries(table, _VALUES) != entries:
             target = ReleaseTarget(table)
-            put_atomic(self.file(table, _VALUES), self._sealed("lock", target, {"entries": entries, "reason": ""}).data)
+            put_atomic(self.file(table, _VALUES), self._sealed(target, {"entries": entries, "reason": ""}).data)
 
     def sign(self, table: str, entries: Mapping[str, Any], why: str = "") -> None:
         """Sign ``entries`` as the lock of ``table`` unless they are in force, and remove the proposal of them."""
         if self.difference(table, entries):
-            put_atomic(
-                self.file(table), self._sealed("lock", ReleaseTarget(table), {"entries": entries, "reason": why}).data
-            )
+            put_atomic(self.file(table), self._sealed(ReleaseTarget(table), {"entries": entries, "reason": why}).data)
         if self._stored(table, PROPOSED) == json.dumps(entries, indent=2).encode():
             self.file(table, PROPOSED).unlink(missing_ok=True)
 
@@ -171,54 +152,6 @@ class Locks:
         old, new = _flat(locked), _flat(proposed)
         pairs = [(name, old.get(name, "not set"), new.get(name, "not set")) for name in {**new, **old}]
         return [f"{name}: {was} -> {now}" for name, was, now in pairs if was != now]
-
-    def check_not_stopped(self, table: str, content: str = "") -> None:
-        """Reject every run while ``table`` is stopped, unless ``content`` itself failed."""
-        _, known, recent = self._verdicts(table)
-        last = list(recent.values())[:LAST]
-        if (failed := last.count(_FAIL)) > MOST and known.get(content) != _FAIL:
-            text = f"{table} is stopped: {failed} of its last {len(last)} verdicts are 'fail'"
-            raise TableStopped(text, table=table)
-
-    def record(self, target: ReleaseTarget, status: str, content: str = "", why: str = "") -> None:
-        """Append an acceptance, or a verdict unless the log has one at least as bad for the same content."""
-        accepted = status == _ACCEPTED
-        for _ in range(_TRIES):
-            last, known, _recent = self._verdicts(target.table, accepted)
-            if not accepted and _GRADES.index(known.get(content, _ACCEPTED)) >= _GRADES.index(status):
-                return
-            at = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-            body = {"content": content, "status": status, "reason": why, "number": last + 1, "at": at}
-            entry = self._sealed("verdict", target, body)
-            if create_once(private_folder(self._log(target.table)) / f"{last + 1:08d}", entry.data):
-                return
-        raise StoreUnavailable(f"{self._log(target.table)}: too many processes record verdicts at the same time")
-
-    def _verdicts(self, table: str, accepted: bool = False) -> tuple[int, dict[str, str], dict[str, str]]:
-        """Return the last number, all verdicts by content, and those since the last acceptance, newest first.
-
-        Before an acceptance, and everywhere if ``accepted``, entries that cannot be verified are skipped. Files that
-        are not named by a number come before the first entry.
-        """
-        known, recent = dict[str, str](), dict[str, str]()
-        log, keys = records(self._log(table), _LOG), self.key.trusted.by_id
-        numbers = {name: int(name) if name.isdecimal() else 0 for name in log}
-        before = {f"{number - 1:08d}": number - 1 for number in numbers.values() if number > 1}
-        for name, number in sorted({**numbers, **before}.items(), key=lambda one: one[1], reverse=True):
-            try:
-                entry = unseal(SignedRecord("verdict", log.get(name, b"")), keys)
-                if name != f"{number:08d}" or (entry.target.table, entry.body["number"]) != (table, number):
-                    raise NotTrusted("the entry belongs to another log or number")
-            except PublicationRefused:
-                if accepted:
-                    continue
-                text = f"verdict {safe_repr(name)} of {table} is missing, or not signed by a trusted key"
-                raise TableStopped(text, table=table) from None
-            content, status = entry.body["content"], entry.body["status"]
-            accepted = accepted or status == _ACCEPTED
-            for verdicts in (known, recent)[: 1 if accepted or status == _NOT_ASSESSABLE else 2]:
-                verdicts.setdefault(content, status)  # verdicts on one content only get worse
-        return max(numbers.values(), default=0), known, recent
 
     def _entries(self, table: str, suffix: str = ".json") -> Mapping[str, Any]:
         sealed = SignedRecord("lock", self._stored(table, suffix))
@@ -232,16 +165,13 @@ class Locks:
     def _stored(self, table: str, suffix: str = ".json") -> bytes:
         return records(self.private / "locks", f"lock of {table}", name := f"{quoted(table)}{suffix}").get(name, b"")
 
-    def _sealed(self, kind: RecordKind, target: ReleaseTarget, body: Mapping[str, Any]) -> SignedRecord:
+    def _sealed(self, target: ReleaseTarget, body: Mapping[str, Any]) -> SignedRecord:
         digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
-        return seal(Statement(kind, target, digest, body), self.key)
+        return seal(Statement("lock", target, digest, body), self.key)
 
     def file(self, table: str, suffix: str = ".json") -> Location:
         """Return the path of the lock of ``table``, or with another suffix of its proposal or its published values."""
         return self.private / "locks" / f"{quoted(table)}{suffix}"
-
-    def _log(self, table: str) -> Location:
-        return self.private / "verdicts" / quoted(table)
 
 
 def _flat(value: Any, name: str = "") -> dict[str, Any]:

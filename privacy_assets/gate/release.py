@@ -5,21 +5,23 @@ from __future__ import annotations
 import datetime as dt
 import errno
 import hashlib
-import json
 import re
+import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from privacy_assets.errors import Damaged, PublicationRefused, StoreUnavailable, Superseded
 from privacy_assets.gate.attestation import Attestation, check_target
-from privacy_assets.gate.keys import TrustedKeys
-from privacy_assets.gate.statements import ReleaseTarget, SignedRecord, unseal
+from privacy_assets.gate.keys import SigningKey, TrustedKeys
+from privacy_assets.gate.statements import ReleaseTarget, SignedRecord, Statement, seal, unseal, unverified
 from privacy_assets.infra.files import open_regular, read_regular
 from privacy_assets.infra.objects import Location
 
 TABLE_FILE, ATTESTATION_FILE = "table.parquet", "attestation.json"
 LARGEST_ATTESTATION, LARGEST_POINTER = 64 << 20, 4096  # maximum number of bytes read
+Sealing = Callable[[str], bytes]  # id of a release -> signed pointer to it
 _AHEAD = dt.timedelta(minutes=10)  # tolerated clock difference of a publisher
 _ABSENT = {errno.ENOENT, errno.EISDIR, errno.EINVAL, errno.ELOOP}
 _STAMP = "%Y%m%dT%H%M%S.%fZ"
@@ -54,8 +56,13 @@ class Release:
         return read_regular(self.attestation, below=self.root, most=LARGEST_ATTESTATION)
 
     @property
-    def published_at(self) -> str:
+    def time(self) -> dt.datetime:
         """Time of publication (UTC), from the id."""
+        return _moment(self.id).replace(tzinfo=dt.UTC)
+
+    @property
+    def published_at(self) -> str:
+        """Text of :attr:`time`."""
         return _moment(self.id).isoformat(sep=" ", timespec="seconds")
 
     def is_of(self, sha256: str, attestation: bytes) -> bool:
@@ -121,17 +128,68 @@ def check_id(name: str, where: Location) -> None:
         raise Damaged(text, path=str(where), remove=True)
 
 
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """Signed pointer to the current release of a table and partition.
+
+    Attributes:
+        release: Id of the release. Empty: the current release was withdrawn, and there is none now.
+        number: Number of the release, rollback or withdrawal, from 1.
+        at: Time (UTC) at which the publisher last confirmed the release, with the gate's checks at that time.
+    """
+
+    release: str
+    number: int
+    at: dt.datetime
+
+    def sealed(self, target: ReleaseTarget, key: SigningKey) -> bytes:
+        """Return the signed bytes. The token makes the bytes of two writers differ."""
+        at = self.at.isoformat(timespec="seconds")
+        body = {"release": self.release, "number": self.number, "at": at, "token": secrets.token_hex(8)}
+        return seal(Statement("pointer", target, hashlib.sha256(self.release.encode()).hexdigest(), body), key).data
+
+    @classmethod
+    def opened(cls, data: bytes, target: ReleaseTarget, trusted: TrustedKeys, where: Location) -> Pointer:
+        """Return a verified pointer.
+
+        Raises:
+            NotTrusted: If a trusted key did not sign it.
+            WrongTarget: If it belongs to another table or partition.
+            Damaged: If its release is no id, or more than 10 minutes in the future.
+        """
+        found = unseal(SignedRecord("pointer", data), trusted)
+        check_target(found.target, target, "pointer")
+        pointer = cls(found.body["release"], found.body["number"], dt.datetime.fromisoformat(found.body["at"]))
+        if pointer.release:
+            check_id(pointer.release, where)
+        return pointer
+
+    def problem(self, target: ReleaseTarget, max_age: dt.timedelta | None, least: int = 0) -> str:
+        """Return why a reader should not use the release, or "".
+
+        Args:
+            target: Table and partition.
+            max_age: Maximum time since the publisher confirmed the release. None: any.
+            least: Smallest acceptable number: a lower one than was read before belongs to an older copy.
+        """
+        if self.number < least:
+            return f"the pointer of {target} is an older copy: its number is {self.number}, and {least} was read before"
+        if max_age is not None and dt.datetime.now(dt.UTC) - self.at > max_age:
+            at = f"{self.at:%Y-%m-%d %H:%M} UTC"
+            return f"the release of {target} was last confirmed on {at}, which is more than {max_age} ago"
+        return ""
+
+
 def pointed(data: bytes, where: Location) -> str:
-    """Return the id that a pointer names.
+    """Return the id that a pointer names, without verifying its signature: an id only delays what follows it.
 
     Raises:
         Damaged: If it names none, or one that is more than 10 minutes in the future.
     """
-    try:
-        name = json.loads(data)["release"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        name = None
-    check_id(name if isinstance(name, str) else "", where)
+    found = unverified(SignedRecord("pointer", data))
+    name = found.body.get("release") if found else None
+    if name != "":
+        check_id(name if isinstance(name, str) else "", where)
     return str(name)
 
 
@@ -160,7 +218,7 @@ def check_forward(current: str, name: str) -> None:
 def replaced(name: str) -> Superseded:
     """Return the refusal of a table that was published as release ``name`` and is no longer current. "": it is gone."""
     text = f"this table was published before, as {name or 'a deleted release'}, and is no longer current"
-    return Superseded(f"{text}: it was replaced or rolled back", release=name)
+    return Superseded(f"{text}: it was replaced, rolled back or withdrawn", release=name)
 
 
 def copy_judged(source: Location, writer: BinaryIO, sha256: str) -> None:

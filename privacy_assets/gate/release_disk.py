@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -12,6 +11,7 @@ from privacy_assets.gate.release import (
     LARGEST_POINTER,
     TABLE_FILE,
     Release,
+    Sealing,
     check_forward,
     check_id,
     copy_judged,
@@ -28,7 +28,9 @@ from privacy_assets.infra.objects import Location
 POINTER, KEPT = "latest.json", "latest.json.kept"
 
 
-def add(folder: Path, source: Location, sha256: str, attestation: bytes, still: Callable[[], None]) -> Release:
+def add(
+    folder: Path, source: Location, sha256: str, attestation: bytes, pointer: Sealing, still: Callable[[], None]
+) -> Release:
     """Copy ``source`` into a new release of ``folder``, and make it current.
 
     Args:
@@ -36,6 +38,7 @@ def add(folder: Path, source: Location, sha256: str, attestation: bytes, still: 
         source: Snapshot.
         sha256: Expected hash of the snapshot.
         attestation: Bytes of the attestation.
+        pointer: Returns the signed pointer to a release.
         still: Called under the lock. Raises PublicationRefused if another release or rollback was recorded meanwhile.
 
     Returns:
@@ -56,15 +59,22 @@ def add(folder: Path, source: Location, sha256: str, attestation: bytes, still: 
             release = Release(name, folder / "releases" / name)
             _write(place, release, source, sha256, attestation)
         check_forward(current, release.id)
-        _point(place, release)
+        _point(place, pointer(release.id))
     return release
 
 
-def point(folder: Path, release: Release, still: Callable[[], None]) -> None:
-    """Make ``release`` current, forwards or back."""
+def point(folder: Path, name: str, pointer: Sealing, still: Callable[[], None]) -> None:
+    """Make the release ``name`` current, forwards or back. "": there is no current release."""
     with _locked(folder) as place:
         still()
-        _point(place, release)
+        _point(place, pointer(name))
+
+
+def remove(folder: Path, release: Release) -> None:
+    """Remove a release. The pointer is not changed."""
+    with _locked(folder) as place, suppress(FileNotFoundError), folders.opened(place, "releases") as releases:
+        folders.check_shared(releases)
+        folders.remove_folder(releases, release.id)
 
 
 def check(root: Path) -> None:
@@ -154,11 +164,11 @@ def _write(place: Folder, release: Release, source: Location, sha256: str, attes
         folders.place_folder(releases, release.id, write)
 
 
-def _point(place: Folder, release: Release) -> None:
+def _point(place: Folder, data: bytes) -> None:
     """Replace the pointer, under the lock. If the disk fails afterwards, restore the old pointer."""
     folders.keep(place, POINTER, KEPT)  # before replacing, so that restoring requires no disk space
     try:
-        folders.put(place, POINTER, json.dumps({"release": release.id}).encode(), 0o644)
+        folders.put(place, POINTER, data, 0o644)
     except OSError:
         try:
             folders.rename(place, KEPT, POINTER)

@@ -3,7 +3,7 @@
     <table>/_all/claims/<hash of the attestation>    id of the only release of this attestation
     <table>/_all/releases/<id>/table.parquet         its bytes, identical for all writers
     <table>/_all/releases/<id>/attestation.json      written last: without it, the release is incomplete and not listed
-    <table>/_all/pointers/000000000001               id of a release; the highest number is the current one
+    <table>/_all/pointers/000000000001               signed pointer to a release; the highest number counts
 
 If a publisher is interrupted, the old pointer stays, and the next call with the same attestation resumes.
 """
@@ -11,9 +11,7 @@ If a publisher is interrupted, the old pointer stays, and the next call with the
 from __future__ import annotations
 
 import hashlib
-import json
 import re
-import secrets
 from collections.abc import Callable
 from typing import BinaryIO
 
@@ -23,6 +21,7 @@ from privacy_assets.gate.release import (
     LARGEST_POINTER,
     TABLE_FILE,
     Release,
+    Sealing,
     check_forward,
     check_id,
     copy_judged,
@@ -39,7 +38,9 @@ _LAST = 10**12 - 1
 _TRIES = 100  # maximum number of attempts if other processes take the next number
 
 
-def add(folder: ObjectPath, source: Location, sha256: str, attestation: bytes, still: Callable[[], None]) -> Release:
+def add(
+    folder: ObjectPath, source: Location, sha256: str, attestation: bytes, pointer: Sealing, still: Callable[[], None]
+) -> Release:
     """Write ``source`` into a new release of ``folder``, and make it current.
 
     The bytes are fetched into a local file while they are hashed, and uploaded from there.
@@ -49,6 +50,7 @@ def add(folder: ObjectPath, source: Location, sha256: str, attestation: bytes, s
         source: Snapshot.
         sha256: Expected hash of the snapshot.
         attestation: Bytes of the attestation.
+        pointer: Returns the signed pointer to a release.
         still: Raises PublicationRefused if another release or rollback was recorded meanwhile. Called before each
             attempt to move the pointer.
 
@@ -80,16 +82,22 @@ def add(folder: ObjectPath, source: Location, sha256: str, attestation: bytes, s
     if not envelope.create(attestation):
         raise Damaged(f"{envelope} is another attestation", path=str(place), remove=True)
     try:
-        _move(folder, name, forward)
+        _move(folder, pointer(name), forward)
     except PublicationRefused as refused:
         refused.outcome_known = False  # its files are readable already, and count as released
         raise
     return Release(name, place)
 
 
-def point(folder: ObjectPath, release: Release, still: Callable[[], None]) -> None:
-    """Make ``release`` current, forwards or back."""
-    _move(folder, release.id, still)
+def point(folder: ObjectPath, name: str, pointer: Sealing, still: Callable[[], None]) -> None:
+    """Make the release ``name`` current, forwards or back. "": there is no current release."""
+    _move(folder, pointer(name), still)
+
+
+def remove(folder: ObjectPath, release: Release) -> None:
+    """Remove a release. Without its attestation, it is no longer listed. The pointer is not changed."""
+    release.attestation.unlink(missing_ok=True)
+    release.table.unlink(missing_ok=True)
 
 
 def pointer(folder: ObjectPath) -> tuple[bytes, ObjectPath]:
@@ -133,7 +141,7 @@ def _made(folder: ObjectPath, sha256: str, attestation: bytes) -> str:
     return ""
 
 
-def _move(folder: ObjectPath, name: str, may: Callable[[], None]) -> None:
+def _move(folder: ObjectPath, data: bytes, may: Callable[[], None]) -> None:
     """Write the next pointer unless ``may`` raises, and retry if another process takes the number."""
     for _ in range(_TRIES):
         number = _latest(folder)
@@ -141,7 +149,7 @@ def _move(folder: ObjectPath, name: str, may: Callable[[], None]) -> None:
             last = _pointer(folder, number)
             raise Damaged(f"{last}: implausible pointer number", path=str(last), remove=True)
         may()
-        if _pointer(folder, number + 1).create(json.dumps({"release": name, "token": secrets.token_hex(8)}).encode()):
+        if _pointer(folder, number + 1).create(data):
             return
     raise StoreUnavailable(f"{folder}: too many processes move the pointer at the same time")
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import hashlib
+import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,21 +13,22 @@ from types import ModuleType
 
 import pandas as pd
 
-from privacy_assets.errors import ConfigError, Damaged, InputError, StoreUnavailable, for_readers
+from privacy_assets.errors import ConfigError, Damaged, InputError, OutOfDate, StoreUnavailable, for_readers
 from privacy_assets.gate import release_disk, release_objects
 from privacy_assets.gate.keys import TrustedKeys, key_path
 from privacy_assets.gate.release import (
     ATTESTATION_FILE,
     TABLE_FILE,
+    Pointer,
     Release,
+    Sealing,
     hash_file,
     is_id,
-    pointed,
 )
 from privacy_assets.gate.release_disk import POINTER
 from privacy_assets.gate.snapshot import read_hashed
 from privacy_assets.gate.statements import ReleaseTarget, quoted
-from privacy_assets.infra.files import reason
+from privacy_assets.infra.files import put_atomic, reason
 from privacy_assets.infra.objects import Location, ObjectPath, location
 
 __all__ = [
@@ -81,7 +85,13 @@ class ReleaseStore:
             release_disk.check(self.root)
 
     def add(
-        self, target: ReleaseTarget, source: Location, sha256: str, attestation: bytes, still: Callable[[], None]
+        self,
+        target: ReleaseTarget,
+        source: Location,
+        sha256: str,
+        attestation: bytes,
+        pointer: Sealing,
+        still: Callable[[], None],
     ) -> Release:
         """Copy ``source`` into a new release, and make it current.
 
@@ -95,6 +105,7 @@ class ReleaseStore:
             source: Snapshot.
             sha256: Expected hash of the snapshot.
             attestation: Bytes of the attestation.
+            pointer: Returns the signed pointer to a release.
             still: Called when no other process can intervene. Raises PublicationRefused if another release or rollback
                 was recorded meanwhile.
 
@@ -104,7 +115,7 @@ class ReleaseStore:
                 release may be published.
         """
         try:
-            release: Release = self._kind.add(target.below(self.root), source, sha256, attestation, still)
+            release: Release = self._kind.add(target.below(self.root), source, sha256, attestation, pointer, still)
         except OSError as error:
             if isinstance(self.root, ObjectPath):
                 text = f"the release was not finished ({reason(error)}), and may be published"
@@ -113,29 +124,59 @@ class ReleaseStore:
             raise StoreUnavailable.of(text, error) from None
         return release
 
-    def point(self, target: ReleaseTarget, release: Release, still: Callable[[], None]) -> None:
-        """Make ``release`` current, forwards or back. For ``still`` see :meth:`add`."""
+    def point(self, target: ReleaseTarget, name: str, pointer: Sealing, still: Callable[[], None]) -> None:
+        """Make the release ``name`` current, forwards or back. "": none. For the functions see :meth:`add`."""
         try:
-            self._kind.point(target.below(self.root), release, still)
+            self._kind.point(target.below(self.root), name, pointer, still)
         except OSError as error:
             text, known = f"the pointer could not be written ({reason(error)})", isinstance(self.root, Path)
             raise StoreUnavailable.of(text, error, outcome_known=known) from None
 
-    def current(self, target: ReleaseTarget) -> Release:
-        """Return the release that the pointer names, or raise InputError if there is none."""
+    def pointer(self, target: ReleaseTarget, trusted: TrustedKeys) -> Pointer:
+        """Return the verified pointer of a table and partition, or raise InputError if there is none."""
         folder = target.below(self.root)
         try:
-            name = pointed(*self._kind.pointer(folder))
+            data, where = self._kind.pointer(folder)
         except FileNotFoundError:
             raise InputError(f"there is no release in {self.root}", where=str(target)) from None
         except OSError as error:
             raise StoreUnavailable.of(f"the pointer cannot be read ({reason(error)})", error, folder) from None
-        return Release(name, folder.joinpath("releases", name))
+        return Pointer.opened(data, target, trusted, where)
+
+    def watched(self, target: ReleaseTarget) -> str | None:
+        """Return a digest of the pointer, which is not verified, to notice changes of it. None: there is no pointer."""
+        try:
+            return hashlib.sha256(self._kind.pointer(target.below(self.root))[0]).hexdigest()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StoreUnavailable.of(f"the pointer cannot be read ({reason(error)})", error, self.root) from None
+
+    def current(self, target: ReleaseTarget, trusted: TrustedKeys) -> Release:
+        """Return the release that the verified pointer names, or raise InputError if there is none."""
+        return self.named(self.pointer(target, trusted), target)
+
+    def named(self, pointer: Pointer, target: ReleaseTarget) -> Release:
+        """Return the release that ``pointer`` names, or raise InputError if it names none."""
+        if not pointer.release:
+            text = f"the current release in {self.root} was withdrawn, and there is no new one yet"
+            raise InputError(text, where=str(target))
+        return self.release(target, pointer.release)
+
+    def release(self, target: ReleaseTarget, name: str) -> Release:
+        """Return the release with the id ``name``."""
+        return Release(name, target.below(self.root).joinpath("releases", name))
+
+    def remove(self, target: ReleaseTarget, release: Release) -> None:
+        """Remove the files of a release, which must not be current."""
+        try:
+            self._kind.remove(target.below(self.root), release)
+        except OSError as error:
+            raise StoreUnavailable.of(f"the release could not be removed ({reason(error)})", error) from None
 
     def history(self, target: ReleaseTarget) -> list[Release]:
         """Return all releases of one table and partition, oldest first."""
-        folder = target.below(self.root)
-        return [Release(name, folder.joinpath("releases", name)) for name in self._kind.ids(folder) if is_id(name)]
+        return [self.release(target, name) for name in self._kind.ids(target.below(self.root)) if is_id(name)]
 
     def targets(self, table: str = "") -> Iterator[ReleaseTarget]:
         """Return each table and partition with a release, in order, or only those of ``table``."""
@@ -144,7 +185,13 @@ class ReleaseStore:
 
 
 def read_published(
-    root: str | Location, table: str, partition: str | None = None, *, trusted_keys: str | Path | None = None
+    root: str | Location,
+    table: str,
+    partition: str | None = None,
+    *,
+    trusted_keys: str | Path | None = None,
+    max_age: dt.timedelta | None = None,
+    seen: str | Path | None = None,
 ) -> pd.DataFrame:
     """Read the current release of a table, after verifying its attestation and bytes.
 
@@ -154,22 +201,44 @@ def read_published(
         partition: Key of the partition. None: the table has no partitions.
         trusted_keys: Folder of public keys (PEM), or one key file. Default: PRIVACY_ASSETS_TRUSTED_KEYS, or
             ``trusted_keys`` next to ``root``.
+        max_age: Maximum time since the publisher last confirmed that this is the current release. Each run of a table
+            confirms it, also if the source has not changed. Without a maximum, a user who can write to ``root`` can
+            keep readers on an old release. None: any time.
+        seen: JSON file in which this reader keeps the number of the last release that it read. A release with a lower
+            number is refused, because somebody restored an older copy. None: not kept.
 
     Returns:
         The synthetic rows, in the dtypes of the private table.
 
     Raises:
         InputError: If no release exists.
-        PublicationRefused: If the attestation is not signed by a trusted key, belongs to another table or partition, or
-            names other bytes.
-        ConfigError: If there is no trusted key.
+        PublicationRefused: If pointer or attestation is not signed by a trusted key or belongs to another table or
+            partition, the attestation names other bytes, or the release is too old.
+        ConfigError: If there is no trusted key, or ``seen`` is no file of this function.
     """
     root, target = location(root), ReleaseTarget(table, partition)
     trusted = default_trusted(root, reading=True) if trusted_keys is None else TrustedKeys((key_path(trusted_keys),))
     with for_readers():
-        release = ReleaseStore(root).current(target)
+        store, numbers, name = ReleaseStore(root), _seen(seen), f"{root}/{quoted(table)}/{target.part}"
+        pointer = store.pointer(target, trusted)
+        if problem := pointer.problem(target, max_age, numbers.get(name, 0)):
+            raise OutOfDate(problem)
+        release = store.named(pointer, target)
         stated = release.opened(target, trusted)
-        return read_hashed(release.table, stated.sha256, stated.dtypes, stated.rows, release.root)
+        frame = read_hashed(release.table, stated.sha256, stated.dtypes, stated.rows, release.root)
+    if seen is not None and numbers.get(name) != pointer.number:
+        put_atomic(Path(seen), json.dumps({**numbers, name: pointer.number}, indent=2).encode())
+    return frame
+
+
+def _seen(file: str | Path | None) -> dict[str, int]:
+    """Return the numbers that :func:`read_published` stored, by release folder, table and partition."""
+    if file is None or not Path(file).exists():
+        return {}
+    try:
+        return {str(name): int(number) for name, number in json.loads(Path(file).read_bytes()).items()}
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        raise ConfigError(f"{file}: this is not a file of read_published. Fix: pass another path as seen.") from None
 
 
 def check_bytes(path: Location, sha256: str, below: Location | None = None) -> None:

@@ -6,6 +6,7 @@ verified the signature of a trusted key.
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,13 +22,16 @@ from privacy_assets.infra.objects import Location, ObjectPath
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
 
-RecordKind = Literal["split", "snapshot", "prepared", "result", "failure", "attestation", "lock", "verdict"]
+RecordKind = Literal[
+    "split", "snapshot", "prepared", "result", "attestation", "lock", "entry", "state", "pointer"
+]  # fmt: skip
 KINDS: tuple[RecordKind, ...] = get_args(RecordKind)
 STATEMENT = "https://in-toto.io/Statement/v1"
 Root = TypeVar("Root", Path, ObjectPath, Location)
 PAYLOAD = "application/vnd.in-toto+json"
 _MADE_BY: Mapping[str, str] = {
     "split": "split", "snapshot": "sample", "prepared": "prepare", "result": "score", "attestation": "attest",
+    "pointer": "publish",
 }  # fmt: skip
 
 
@@ -48,10 +52,14 @@ class ReleaseTarget:
     table: str
     partition: str | None = None
 
+    @property
+    def part(self) -> str:
+        """Name of the partition in paths and in the log: "partition=<partition>", or "_all"."""
+        return "_all" if self.partition is None else f"partition={self.partition}"
+
     def below(self, root: Root) -> Root:
         """Return ``root/<table>/partition=<partition>`` or ``root/<table>/_all``, which is always within ``root``."""
-        parts = (self.table, "_all" if self.partition is None else f"partition={self.partition}")
-        return root.joinpath(*[quoted(part) for part in parts])
+        return root.joinpath(quoted(self.table), quoted(self.part))
 
     @classmethod
     def of_parts(cls, table: str, part: str) -> ReleaseTarget:
@@ -163,6 +171,18 @@ def unseal(sealed: SignedRecord, trusted: TrustedKeys | Mapping[str, SSlibKey]) 
         raise NotTrusted(text, found=keyid, redo=redo) from None
     except (ValueError, KeyError, TypeError, AttributeError, FormatError, RecursionError):
         raise NotTrusted(f"the {sealed.kind} cannot be read as a signed statement", redo=redo) from None
+
+
+def unverified(sealed: SignedRecord) -> Statement | None:
+    """Return the statement in an envelope whose signature is not verified, or None if it cannot be read.
+
+    Only for decisions that any statement can make stricter, never laxer.
+    """
+    try:
+        content = json.loads(base64.b64decode(json.loads(sealed.data)["payload"], validate=True))
+        return _statement(content, sealed.kind, "")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, NotTrusted):
+        return None
 
 
 def _statement(content: Mapping[str, Any], kind: RecordKind, keyid: str) -> Statement:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from privacy_assets.errors import InputError, PublicationRefused, for_readers, with_advice
@@ -51,7 +52,11 @@ class Verification:
 
 
 def verify_file(
-    file: Location, trusted: TrustedKeys, releases: Location, attestation: Location | None = None
+    file: Location,
+    trusted: TrustedKeys,
+    releases: Location,
+    attestation: Location | None = None,
+    max_age: dt.timedelta | None = None,
 ) -> Verification:
     """Verify whether the bytes of ``file`` were released.
 
@@ -63,6 +68,7 @@ def verify_file(
         releases: Release folder.
         attestation: Path of the attestation. None: ``attestation.json`` next to the file, or those of releases with
             these bytes.
+        max_age: Maximum time since the publisher confirmed that this is the current release. None: it need not be.
 
     Raises:
         InputError: If a file cannot be read.
@@ -76,7 +82,7 @@ def verify_file(
     store = ReleaseStore(releases)
     beside = file.absolute().parent / ATTESTATION_FILE
     given = attestation or (beside if beside.is_file() else None)
-    sources = [given] if given else _released_as(store, sha256)
+    sources = [given] if given else _released_as(store, sha256, trusted)
     if not sources:
         text = (
             f"there is no {ATTESTATION_FILE} next to it, and no release of these bytes in {releases}. The file"
@@ -85,7 +91,17 @@ def verify_file(
         )
         return Verification(file=file, sha256=sha256, refusal=text)
     found = [_verified(file, sha256, source, trusted, store) for source in sources]
-    return next((one for one in found if one.passed), found[0])
+    best = next((one for one in found if one.passed), found[0])
+    return best if max_age is None or not best.passed else replace(best, refusal=_stale(best, store, trusted, max_age))
+
+
+def _stale(found: Verification, store: ReleaseStore, trusted: TrustedKeys, max_age: dt.timedelta) -> str:
+    """Return why a released file is not the current release, confirmed within ``max_age``, or ""."""
+    if found.stated is None or not found.current:
+        return f"it is not the current release in {store.root}, as --max-age requires."
+    target = found.stated.target
+    problem = store.pointer(target, trusted).problem(target, max_age)
+    return f"{problem}." if problem else ""
 
 
 def _verified(file: Location, sha256: str, source: Location, trusted: TrustedKeys, store: ReleaseStore) -> Verification:
@@ -108,7 +124,7 @@ def _verified(file: Location, sha256: str, source: Location, trusted: TrustedKey
             " its release, or is another file."
         )
         return Verification(file=file, sha256=sha256, refusal=text, source=source)
-    release, current = _where(store, stated, data)
+    release, current = _where(store, stated, data, trusted)
     return Verification(
         file=file, sha256=sha256, refusal=_refusal(stated, verdict), source=source,
         stated=stated, outcomes=verdict.outcomes, declared=declared, release=release, current=current,
@@ -141,10 +157,10 @@ def _refusal(stated: Attestation, verdict: Verdict) -> str:
     return f"the verdict on these bytes is {stated.verdict!r}: {'; '.join(reasons)}."
 
 
-def _released_as(store: ReleaseStore, sha256: str) -> list[Location]:
+def _released_as(store: ReleaseStore, sha256: str, trusted: TrustedKeys) -> list[Location]:
     """Return the attestations of releases whose id contains this hash, current ones first, then newest first."""
     found = [
-        (current_id(store, target)[0] == release.id, release.id, release.attestation)
+        (current_id(store, target, trusted)[0] == release.id, release.id, release.attestation)
         for target in store.targets()
         for release in store.history(target)
         if release.id.endswith(sha256[:12])
@@ -152,11 +168,13 @@ def _released_as(store: ReleaseStore, sha256: str) -> list[Location]:
     return [path for *_, path in sorted(found, reverse=True)]
 
 
-def _where(store: ReleaseStore, stated: Attestation, attestation: bytes) -> tuple[Release | None, bool]:
+def _where(
+    store: ReleaseStore, stated: Attestation, attestation: bytes, trusted: TrustedKeys
+) -> tuple[Release | None, bool]:
     """Return the release with this attestation, and whether it is current."""
     for release in store.history(stated.target):
         if release.is_of(stated.sha256, attestation):
-            return release, current_id(store, stated.target)[0] == release.id
+            return release, current_id(store, stated.target, trusted)[0] == release.id
     return None, False
 
 
@@ -181,7 +199,7 @@ class ReleaseState:
 
 def states_of(store: ReleaseStore, target: ReleaseTarget, trusted: TrustedKeys) -> list[ReleaseState]:
     """Return every release of ``target``, newest first, after verifying signature, target and bytes."""
-    current, states = current_id(store, target)[0], []
+    current, states = current_id(store, target, trusted)[0], []
     for release in reversed(store.history(target)):
         stated, damage = None, ""
         try:
@@ -193,10 +211,10 @@ def states_of(store: ReleaseStore, target: ReleaseTarget, trusted: TrustedKeys) 
     return states
 
 
-def current_id(store: ReleaseStore, target: ReleaseTarget) -> tuple[str | None, str]:
+def current_id(store: ReleaseStore, target: ReleaseTarget, trusted: TrustedKeys) -> tuple[str | None, str]:
     """Return the id of the current release and "", or None and the fault of the pointer."""
     try:
-        release = store.current(target)
+        release = store.current(target, trusted)
     except InputError:
         return None, "no release is current, so readers cannot load the table. Fix: roll back to a release."
     except PublicationRefused as error:

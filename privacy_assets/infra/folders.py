@@ -272,7 +272,7 @@ def place_folder(folder: Folder, name: str, write: Callable[[Folder], None]) -> 
     Raises:
         OSError: If it cannot be written, or if another process replaced it.
     """
-    if _remove(folder, _STAGING):
+    if remove_folder(folder, _STAGING):
         _LOGGER.warning("%s: removed the files of a killed process", folder.path / _STAGING)
     try:
         os.mkdir(_STAGING, 0o700, dir_fd=folder.descriptor)
@@ -289,11 +289,11 @@ def place_folder(folder: Folder, name: str, write: Callable[[Folder], None]) -> 
         sync(folder)
     except BaseException:
         with suppress(OSError):
-            _remove(folder, _STAGING)
+            remove_folder(folder, _STAGING)
         raise
 
 
-def _remove(folder: Folder, name: str) -> bool:
+def remove_folder(folder: Folder, name: str) -> bool:
     """Remove a folder of files, or a file or link. Return False if it does not exist."""
     try:
         with opened(folder, name) as below:

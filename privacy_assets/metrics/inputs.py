@@ -17,6 +17,7 @@ from pydantic import Field
 from privacy_assets.errors import Damaged, InputError
 from privacy_assets.infra.objects import Location, local_copy
 from privacy_assets.infra.progress import Progress, silent
+from privacy_assets.metrics.ledger import Ledger, disclosure_ratios
 from privacy_assets.stats.subjects import Subjects, order_by_content
 from privacy_assets.tables.arrays import array_digest, load_arrays, refusing_damage, save_arrays
 from privacy_assets.tables.column import row_ids
@@ -48,6 +49,9 @@ class EvaluationInputs:
         embedder: Contrastive encoder. None: embedded statistics are not measurable.
         earlier_releases: Stacked rows of all earlier releases, with some or all columns of the schema. None: there are
             none.
+        people: Keyed pseudonym of the person of each row by real role, uint64 of shape (n,). Empty: unknown, as outside
+            of a pipeline.
+        ledger: Disclosure by person over all published tables. None: there are none, or ``people`` is empty.
         generator: Description of the generator's protections, see :func:`.data_privacy.protection_states`. None:
             unknown.
         seed: Seed of :meth:`rng`.
@@ -63,6 +67,8 @@ class EvaluationInputs:
     generated: Mapping[str, Table] = field(default_factory=dict)
     embedder: Embedder | None = None
     earlier_releases: Table | None = None
+    people: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
+    ledger: Ledger | None = field(default=None, repr=False)
     generator: Mapping[str, Any] | None = None
     seed: int = 0
     device: str = "cpu"
@@ -208,6 +214,48 @@ class EvaluationInputs:
         return Subjects.by_content(self.subject_codes(*roles), len(self.train), row_ids)
 
     @cached_property
+    def table_ratios(self) -> tuple[np.ndarray, np.ndarray]:
+        """Ratio and isolation of each of :attr:`all_subjects`, see :func:`.disclosure_ratios`, without the ledger.
+
+        The synthetic table is stacked on the earlier releases; only columns that all of these have are used.
+        """
+        asked, earlier = self, self.earlier_releases
+        if earlier is not None:
+            shared = [name for name in self.schema.names if name in earlier.columns]
+            tables = {role: table.select(shared) for role, table in self.tables.items()}
+            tables["synthetic"] = Table.stack([earlier.select(shared), tables["synthetic"]])
+            asked = EvaluationInputs(tables["train"].schema, tables, device=self.device)
+        real = EncodedTable.stack([asked.encoded(role) for role in asked.real_roles])
+        return disclosure_ratios(real, asked.encoded("synthetic"), self.all_subjects.codes, self.device)
+
+    @property
+    def merged_ledger(self) -> Ledger | None:
+        """The ledger after publication of the synthetic table. None if :attr:`people` is empty.
+
+        Raises:
+            InputError: There is a ledger, but no people.
+        """
+        if not self.people:
+            if self.ledger is not None:
+                raise InputError("there is a ledger of disclosure, but no pseudonyms of people")
+            return None
+        latest = Ledger.of(self._pseudonyms, self.table_ratios[0])
+        return latest if self.ledger is None else self.ledger.merged(latest)
+
+    @property
+    def ratios(self) -> np.ndarray:
+        """Largest ratio of each of :attr:`all_subjects` over all published tables and the synthetic one, float32."""
+        merged = self.merged_ledger
+        return self.table_ratios[0] if merged is None else merged.ratios(self._pseudonyms)
+
+    @property
+    def _pseudonyms(self) -> np.ndarray:
+        """Pseudonym of each of :attr:`all_subjects`, uint64 of shape (s,)."""
+        found = np.zeros(len(self.all_subjects), np.uint64)
+        found[self.all_subjects.codes] = np.concatenate([self.people[role] for role in self.real_roles])
+        return found
+
+    @cached_property
     def fingerprints(self) -> Mapping[str, str]:
         """Order-independent content fingerprint of each table. Keep those of private tables private, or key them."""
         earlier = {} if self.earlier_releases is None else {"earlier_releases": self.earlier_releases}
@@ -291,11 +339,12 @@ class EvaluationInputs:
                 {role: Table.of_arrays(one, arrays) for role, one in facts[part].items()}
                 for part in ("tables", "generated")
             )
-            subjects = {role: next(arrays) for role in facts["subjects"]}
+            subjects, people = ({role: next(arrays) for role in facts[part]} for part in ("subjects", "people"))
             embedder = None if facts["embedder"] is None else _StoredEmbedder(folder / _EMBEDDER, *facts["embedder"])
             schema = TableSchema.from_json(facts["schema"])
             inputs = cls(schema, tables, subjects, generated, cast("Embedder | None", embedder), seal=seal)
             return inputs.with_settings(
+                people=people,
                 notes=tuple(facts["notes"]),
                 encoder=TabularEncoder.from_json(facts["encoder"]),
                 row_ids={role: next(arrays) for role in tables},
@@ -308,6 +357,7 @@ class EvaluationInputs:
             "schema": self.schema.to_json(),
             "encoder": self.encoder.to_json(),
             "subjects": list(self.subjects),
+            "people": list(self.people),
             "embedder": None if self.embedder is None else [self.embedder.fingerprint(), self.embedder.description],
             "notes": list(self.notes),
         }
@@ -316,7 +366,7 @@ class EvaluationInputs:
             found = {role: table.to_arrays() for role, table in tables.items()}
             facts[part] = {role: one for role, (one, _) in found.items()}
             arrays += [cells for _, columns in found.values() for cells in columns]
-        arrays += [*self.subjects.values(), *(self.row_ids[role] for role in self.tables)]
+        arrays += [*self.subjects.values(), *self.people.values(), *(self.row_ids[role] for role in self.tables)]
         encoded = [self.encoded(role) for role in self.tables]
         arrays += [cells for one in encoded for cells in (one.numeric, one.codes, one.sizes)]
         return facts, arrays + [self.embedded(role) for role in self.tables if self.embedder is not None]

@@ -23,9 +23,9 @@ METRICS: dict[str, type[Metric]] = load_registry(
     "privacy_assets.metrics.shadow_membership.metric:ShadowMembership",
     "privacy_assets.metrics.fidelity:Fidelity",
     "privacy_assets.metrics.value_disclosure:ValueDisclosure",
-    "privacy_assets.metrics.reruns:CumulativeDisclosure",
+    "privacy_assets.metrics.cumulative_disclosure:CumulativeDisclosure",
     "privacy_assets.metrics.controls:Controls",
-    "privacy_assets.metrics.reruns:HoldoutLeakage",
+    "privacy_assets.metrics.holdout_leakage:HoldoutLeakage",
 )
 
 

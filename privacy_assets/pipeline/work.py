@@ -25,7 +25,6 @@ from privacy_assets.evaluation.evaluate import (
     people_note,
     run_metrics,
     sizes_of,
-    stacked_releases,
 )
 from privacy_assets.evaluation.exchangeability import with_shift_note, without_shift
 from privacy_assets.gate.attestation import Attestation, refusal
@@ -59,7 +58,7 @@ from privacy_assets.tables.column import Column
 from privacy_assets.tables.contract import contract_of
 from privacy_assets.tables.rare import outside_guarantee, real_schema, replaced_cells, replaced_note
 from privacy_assets.tables.roles import check_known_categories
-from privacy_assets.tables.splitting import split_rows
+from privacy_assets.tables.splitting import pseudonyms, split_rows
 from privacy_assets.tables.table import Table
 
 Values = Mapping[str, Any]
@@ -349,6 +348,8 @@ def prepare(run: TableRun, name: str, values: Values) -> StepResult:
     inputs = build_inputs(tables, rows, seed=run.table.spec.run.seed, device=run.device, progress=run.progress)
     inputs = with_shift_note(inputs) if run.table.external else inputs
     inputs = inputs if embedder is None else attach_embedder(inputs, embedder)
+    key = run.deployment.key("ledger")
+    inputs = inputs.with_settings(people={role: pseudonyms(table, key) for role, table in tables.items()})
     body = {
         "inputs": fingerprints,
         "digest": keyed(inputs.digest),  # computes all embeddings now, while a device is available
@@ -377,11 +378,8 @@ def score(run: TableRun, name: str, values: Values) -> StepResult:
     gate, table, metric = run.gate, run.table, run.table.metrics[name]
     inputs, embeds = values["evaluation_inputs"], table.uses_embedder(metric)
     signed, snapshot = checked_inputs(run, inputs)
-    earlier = gate.earlier_releases(snapshot, table.spec.data.shared_subjects)
-    tables = earlier.tables() if metric.uses("earlier_releases") else []
     inputs = inputs.with_settings(
         embedder=inputs.embedder if embeds else None,
-        earlier_releases=stacked_releases(tables, inputs.schema) if tables else None,
         generator=protection_of(snapshot),
         fingerprints=signed["inputs"],
         seed=table.spec.run.seed,
@@ -391,13 +389,13 @@ def score(run: TableRun, name: str, values: Values) -> StepResult:
     limits = [limit for limit in table.policy.limits if limit.metric == name]
     results = run_metrics(inputs, {name: metric}, limits)
     # Computing a score counts as a publication attempt, even without an attestation.
-    attempt = gate.attempts.number_of(snapshot, table.spec.data.shared_subjects)
+    attempt = gate.attempt(snapshot)
     if table.external:  # a split by key is exchangeable by construction
         results = without_shift(inputs, {name: metric}, results, limits, attempt)
     fingerprints = {role: own for role, own in signed["inputs"].items() if embeds or role != "embedder"}
-    result = replace(results[name], inputs={**fingerprints, "earlier_releases": earlier.fingerprint})
+    result = replace(results[name], inputs={**fingerprints, "ledger": ""})
     outcomes = [judge_limit(limit, result, attempt) for limit in limits]
-    sealed = gate.sign_result(result, snapshot, outcomes, table.spec.data.shared_subjects)
+    sealed = gate.sign_result(result, snapshot, outcomes)
     return StepResult({name: sealed}, Scored(result, outcomes, gate.keep_row_scores(result, snapshot)))
 
 

@@ -23,13 +23,14 @@ from privacy_assets.errors import safe_repr
 from privacy_assets.generators.filters import FILTERS
 from privacy_assets.metrics.base import Cause, Causes
 from privacy_assets.metrics.data_privacy import State, protection_states
-from privacy_assets.metrics.registry import METRICS
+from privacy_assets.metrics.registry import METRICS, metrics_reading
 from privacy_assets.policy import DIFFER, LimitOutcome
 from privacy_assets.report.words import clean, number, sentence
 from privacy_assets.stats.estimates import Estimate, MetricResult
 
 _LEAF = 100  # people per leaf of synthpop by default
 _LEAVES, _SHRINKAGES = (100, 200, 500, 1000), (30, 100)  # values to rehearse
+_NEAR = 0.5  # used part of a limit from which larger leaves are advised
 _FEW_COPIES = 0.1  # statistics of copies up to which the filter suffices
 MATCHED = 0.1  # minimum share of a column in the match of train and release that makes it a source of the leak
 _MEASURED = ("number", "date")  # roles of columns
@@ -197,8 +198,12 @@ ADVICE: dict[str, Advice] = {  # by cause
         ),
     ),
     "earlier releases": Advice(
-        "In combination with earlier releases of the same people, the table discloses them.",
-        (Action("Train on people who are in no earlier release", "other people are needed"),),
+        "This table and the earlier releases of the same people together come too close to training people.",
+        (
+            _STRONGER_TREES,
+            _PIPELINE,
+            Action("Train on people who are in no earlier release", "other people are needed"),
+        ),
     ),
     "poor fit": Advice(
         "The table is less useful than the policy requires.",
@@ -278,6 +283,24 @@ def advice(outcomes: Iterable[LimitOutcome], known: Known = NOTHING_KNOWN) -> li
     shares = [one.estimate.value for one in broken_first if one.estimate and one.limit.metric == "copies"]
     known = replace(known, copied=max((share for share in shares if share > 0), default=0.0))
     return [_record(cause, keys, known) for cause, keys in limits.items()]
+
+
+def ledger_notes(outcomes: Iterable[LimitOutcome], known: Known = NOTHING_KNOWN) -> list[str]:
+    """State how much of each limit on all released tables together is used, with advice from half of it on.
+
+    Args:
+        outcomes: All outcomes of a table.
+        known: What is known about the making of the table.
+    """
+    notes = []
+    for outcome in outcomes:
+        if outcome.limit.metric in metrics_reading("ledger") and math.isfinite(used := outcome.used()):
+            told = (
+                f"{max(used, 0):.0%} of the limit on {clean(outcome.limit.key, 60)} is used by all releases together."
+            )
+            near = outcome.passed and used >= _NEAR and _STRONGER_TREES.applies(known)
+            notes.append(f"{told} {_told(_STRONGER_TREES.do, known)}." if near else told)
+    return notes
 
 
 def fine_columns(results: Iterable[MetricResult]) -> tuple[str, ...]:

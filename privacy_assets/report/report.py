@@ -16,7 +16,15 @@ from privacy_assets.metrics.membership_inference.gretel import data_privacy_scor
 from privacy_assets.metrics.policies import policy_digest, read_policy
 from privacy_assets.metrics.registry import METRICS
 from privacy_assets.policy import Policy, Status, Verdict
-from privacy_assets.report.advice import Known, Protection, advice, fine_columns, limit_advice, privacy_configuration
+from privacy_assets.report.advice import (
+    Known,
+    Protection,
+    advice,
+    fine_columns,
+    ledger_notes,
+    limit_advice,
+    privacy_configuration,
+)
 from privacy_assets.report.answers import Answer, answers
 from privacy_assets.report.html import notebook_html, page_html
 from privacy_assets.report.page import (
@@ -249,7 +257,7 @@ class Report:
             label=LABELS[self.verdict],
             headline=reason,
             summary=" ".join([reason, *(one["means"] for one in advised[:1])]),
-            notes=[clean(note, 600) for note in self.notes],
+            notes=[clean(note, 600) for note in (*self.notes, *ledger_notes(self.policy_verdict.outcomes, self.known))],
             facts=[
                 *size_facts(self.tables, self.generator),
                 *signing_facts(self.policy, self.signed, self.attempt),

@@ -66,8 +66,11 @@ def split_rows(
 
 
 def _point(value: object, key: bytes) -> float:
-    digest = hmac.new(key, str(_whole(value)).encode("utf-8", "surrogatepass"), hashlib.sha256).digest()
-    return int.from_bytes(digest[:7], "big") / 2**56
+    return int.from_bytes(_digest(value, key)[:7], "big") / 2**56
+
+
+def _digest(value: object, key: bytes) -> bytes:
+    return hmac.new(key, str(_whole(value)).encode("utf-8", "surrogatepass"), hashlib.sha256).digest()
 
 
 def _whole(value: object) -> object:
@@ -89,3 +92,21 @@ def _subjects(table: Table) -> tuple[np.ndarray, list[object]]:
 def _cell(value: object) -> str:
     """Return text that identifies a value, independent of numeric dtypes."""
     return "," if value is None else f"{value_bytes(_whole(value)).hex()},"
+
+
+def pseudonyms(table: Table, key: bytes) -> np.ndarray:
+    """Return a keyed pseudonym of the person of each row.
+
+    The pseudonym is the start of the HMAC-SHA256 of the subject's id, or without a subject column of the row's content,
+    as in :func:`split_rows`.
+
+    Args:
+        table: Private rows.
+        key: Secret key, a different one from that of the split.
+
+    Returns:
+        uint64 of shape (n,). Equal for rows of the same person, in every table.
+    """
+    codes, subjects = _subjects(table)
+    digests = [_digest(subject, key) for subject in subjects]
+    return np.frombuffer(b"".join(digest[:8] for digest in digests), ">u8").astype(np.uint64)[codes]

@@ -436,7 +436,7 @@ def test_a_damaged_release_is_told_and_is_not_rolled_back_to(home: Deployment) -
     assert f"{first.id} is damaged: {first.table} does not contain the bytes" in said.out
     assert "do not use it" in said.out and "--rollback" not in said.out  # there is no other intact release
     assert "refused, nothing changed" in home("releases", "patients", "--rollback", first.id, status=1).err
-    assert home.gate.store.current(PATIENTS) == second
+    assert home.gate.store.current(PATIENTS, home.gate.key.trusted) == second
     flip(second.attestation, 300)
     assert "rerun the step publish, or roll back" in home("releases", status=1).out
     (told,) = json.loads(home("releases", "--json", status=1).out)["targets"]
@@ -462,7 +462,7 @@ def test_rollback_moves_the_pointer(home: Deployment) -> None:
     back = ["releases", "visits", "--partition", "north", "--rollback", first.id]
     assert " ".join(back) in home("releases").out
     assert f"visits, north: rolled back from {second.id} to {first.id}" in home(*back).out
-    assert home.gate.store.current(NORTH) == first
+    assert home.gate.store.current(NORTH, home.gate.key.trusted) == first
     assert "is the current release already" in home(*back).out
     told = {"table": "visits", "partition": "north", "from": first.id, "to": second.id}
     assert json.loads(home(*back[:-1], second.id, "--json").out) == told
@@ -476,7 +476,7 @@ def test_rollback_asks_the_memory_of_failures(home: Deployment, monkeypatch: pyt
     assert "later failures of these rows are unknown" in home(*back, status=2).err
     elsewhere.chmod(0o755)
     assert "chmod 700" in home(*back, "--private", elsewhere, status=2).err
-    assert home.gate.store.current(PATIENTS) == second
+    assert home.gate.store.current(PATIENTS, home.gate.key.trusted) == second
     elsewhere.chmod(0o700)
     monkeypatch.setenv("PRIVACY_ASSETS_PRIVATE", str(elsewhere))
     home(*back)
@@ -484,7 +484,7 @@ def test_rollback_asks_the_memory_of_failures(home: Deployment, monkeypatch: pyt
     elsewhere.rename(home.gate.private)
     home.judge(PATIENTS, seed=1, high=0.2)  # the same rows, attested again
     assert "these rows failed before" in home(*back[:-1], second.id, status=1).err
-    assert home.gate.store.current(PATIENTS) == first
+    assert home.gate.store.current(PATIENTS, home.gate.key.trusted) == first
 
 
 # --- keys -------------------------------------------------------------------------------------------------------------

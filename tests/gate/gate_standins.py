@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import signal
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from privacy_assets.gate.attestation import Attestation
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import SIGNING_KEY, SigningKey, TrustedKeys, first_key
 from privacy_assets.gate.lock import entries_of
+from privacy_assets.gate.release import Pointer
 from privacy_assets.gate.releases import Release, hash_file, read_published
 from privacy_assets.gate.snapshot import Snapshot, read_hashed
 from privacy_assets.gate.statements import ReleaseTarget, SignedRecord, Statement, seal
@@ -160,15 +161,37 @@ def chain(
     setup: Mapping[str, Any] = SETUP,
 ) -> Chain:
     """Snapshot, one signed result and the attestation of ``frame`` (default: the table of this ``number``)."""
-    pool = bool(setup.get("shared_subjects"))
     lock(gate, target, policy, setup)
     given = rows(number) if frame is None else frame
     table = Table.read(given) if len(given) else Table.read(rows(number)).take(slice(0))
     snapshot, taken = gate.take_snapshot(table, target, INPUTS["train"])
     measured = result(high)
-    score = gate.sign_result(measured, snapshot, policy.judge({"dcr": measured}).outcomes, pool)
+    score = gate.sign_result(measured, snapshot, policy.judge({"dcr": measured}).outcomes)
     stated, sealed = gate.attest(snapshot, policy, {"dcr": score}, INPUTS, METRICS, setup)
     return Chain(gate, target, policy, setup, snapshot, taken, score, stated, sealed)
+
+
+def pointing(gate: Gate, target: ReleaseTarget = PLACE, number: int = 1) -> Callable[[str], bytes]:
+    """A function that returns the signed pointer to a release."""
+    return lambda name: Pointer(name, number, dt.datetime.now(dt.UTC)).sealed(target, gate.key)
+
+
+def record(gate: Gate, status: str, content: str, target: ReleaseTarget = PLACE) -> None:
+    """Append a verdict to the log."""
+    gate.log.append(target, "verdict", lambda _: {"content": content, "status": status, "failed": []})
+
+
+def events(gate: Gate, table: str = "patients") -> list[str]:
+    """The events of the log of a table, each of which must be sound."""
+    found = list(gate.log.entries(table))
+    assert not [problem for _, _, problem in found if problem]
+    return [entry.body["event"] for _, entry, _ in found if entry]
+
+
+def verdicts(gate: Gate, table: str = "patients") -> list[str]:
+    """The verdicts in the log of a table, in order."""
+    found = [entry.body for _, entry, _ in gate.log.entries(table) if entry]
+    return [body["status"] for body in found if body["event"] == "verdict"]
 
 
 class Behind(dt.datetime):
@@ -196,7 +219,7 @@ def shown(gate: Gate, target: ReleaseTarget = PLACE) -> bytes | None:
         assert hash_file(release.table) == release.opened(target, gate.key.trusted).sha256
         assert names(release.folder) == ["attestation.json", "table.parquet"]
     try:
-        release = gate.store.current(target)
+        release = gate.store.current(target, gate.key.trusted)
     except InputError:
         return None
     assert release in history

@@ -146,12 +146,12 @@ def order_to_go_back(gate: Gate, root: Path, number: int) -> Order:
     target = ReleaseTarget(f"back-{number // PLACED}")
     if number % PLACED == 0:
         chain(gate, 2 * number, target=target).publish()
-    first, other = gate.store.current(target), chain(gate, 2 * number + 1, target=target)
+    first, other = gate.store.current(target, gate.key.trusted), chain(gate, 2 * number + 1, target=target)
     before = shown(gate, target)
     other.publish()
 
     def finish() -> None:
-        assert gate.roll_back(target, first.id) == first == gate.store.current(target)
+        assert gate.roll_back(target, first.id) == first == gate.store.current(target, gate.key.trusted)
         with pytest.raises(Superseded):
             other.publish()
 
@@ -171,8 +171,8 @@ def order_to_rotate(gate: Gate, root: Path, number: int) -> Order:
     def finish() -> None:
         first_key(gate.key.path, trusted)  # as at the beginning of the next run
         assert {path.name for path in trusted.iterdir()} == before | {f"{str(signs())[:16]}.pem"}
-        kept = {".gitignore", ".keys.lock", ".privacy-assets", "attempts", "latest", "locks", "results", "signing.key"}
-        assert set(names(root / "private")) == kept | {"snapshots", "verdicts"}
+        kept = {".gitignore", ".keys.lock", ".privacy-assets", "latest", "locks", "log", "results", "signing.key"}
+        assert set(names(root / "private")) == kept | {"snapshots"}
 
     return Order("rotate", None, signs, finish)
 

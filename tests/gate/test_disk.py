@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import subprocess
@@ -78,7 +77,7 @@ def test_a_release_is_complete_and_not_writable_and_its_id_says_when_and_what(re
     )
     assert mode(release.folder) == 0o555
     assert {path.name for path in folder.iterdir()} == {"releases", POINTER, ".lock"}
-    assert json.loads((folder / POINTER).read_bytes()) == {"release": release.id}
+    assert ready.gate.store.pointer(PLACE, ready.gate.key.trusted).release == release.id
     assert release.id.endswith(ready.snapshot.sha256[:12])
     said, stated = pd.Timestamp(release.published_at, tz="UTC"), pd.Timestamp(ready.stated.made_at)
     assert pd.Timedelta(seconds=-1) <= said - stated < pd.Timedelta(minutes=10)
@@ -379,10 +378,9 @@ def test_no_pipe_is_waited_for(ready: Chain, tmp_path: Path, monkeypatch: pytest
     commands = [["verify", str(received)], ["verify", str(release.table)], ["releases"], ["keys"],
                 ["verify", str(received), "--attestation", str(release.attestation)]]  # fmt: skip
     (trusted,) = (tmp_path / "trusted_keys").iterdir()
-    (record,) = gate.private.glob("attempts/*/*/released/[!.]*")
-    (failure,) = gate.private.glob("failures/*/*/*/*.json")
+    *_, entry, state = sorted((gate.private / "log" / "patients").glob("[!.]*"))
     pointer = release.folder.parents[1] / POINTER
-    for path in (pointer, release.attestation, release.table, trusted, ready.snapshot.path, record, failure):
+    for path in (entry, state, pointer, release.attestation, release.table, trusted, ready.snapshot.path):
         path.parent.chmod(0o755)
         kept = path.rename(path.with_name(".kept"))
         os.mkfifo(path, 0o600)

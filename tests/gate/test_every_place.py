@@ -1,12 +1,12 @@
-"""Properties of releases on disk and in object stores alike: publication, replacement, counting and memory."""
+"""Properties of releases on disk and in object stores alike: publication, reading, replacement and concurrency."""
 
 from __future__ import annotations
 
 import base64
+import datetime as dt
 import json
 import re
 import shutil
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,6 @@ import pytest
 from gate_standins import (
     FAILING,
     FRAME,
-    INPUTS,
     PLACE,
     SETUP,
     Behind,
@@ -27,21 +26,30 @@ from gate_standins import (
     overwrite,
     read,
     refused,
-    result,
     rows,
     same_rows,
     shown,
 )
 from publisher import again, left_over
 
-from privacy_assets.errors import Damaged, InputError, OutOfDate, StoreUnavailable, Superseded
+from privacy_assets.errors import (
+    ConfigError,
+    Damaged,
+    InputError,
+    NotTrusted,
+    OutOfDate,
+    StoreUnavailable,
+    Superseded,
+    WrongTarget,
+)
 from privacy_assets.gate import release, release_disk, release_objects
 from privacy_assets.gate.gate import Gate
+from privacy_assets.gate.keys import SigningKey
+from privacy_assets.gate.release import Pointer
 from privacy_assets.gate.releases import POINTER, Release, read_published
 from privacy_assets.gate.statements import ReleaseTarget
-from privacy_assets.infra.files import names, read_regular
+from privacy_assets.infra.files import read_regular
 from privacy_assets.infra.objects import Location
-from privacy_assets.tables.table import Table
 from tests.stores import new_bucket
 
 
@@ -111,7 +119,7 @@ def test_what_was_judged_is_published_and_read(gate: Gate) -> None:
     assert read_regular(found.table) == read_regular(part.snapshot.path)
     assert read_regular(found.attestation) == part.sealed.data == shown(gate)
     assert found.opened(PLACE, gate.key.trusted) == part.stated
-    assert gate.store.current(PLACE) == found
+    assert gate.store.current(PLACE, gate.key.trusted) == found
     for root in (gate.releases, str(gate.releases)):
         same_rows(read_published(root, "patients", trusted_keys=gate.key.trusted.places[0]), FRAME)
 
@@ -140,7 +148,7 @@ def test_changed_bytes_are_refused_and_leave_nothing(gate: Gate) -> None:
     with refused(Damaged, path=str(part.snapshot.path), redo=("sample",)):
         part.publish()
     assert gate.store.history(PLACE) == left_over(gate) == []
-    assert gate.attempts.released(PLACE) == set()
+    assert gate.log.state("patients").shown == ()
 
 
 def test_a_damaged_release_is_not_read_and_the_same_attestation_puts_it_right(gate: Gate) -> None:
@@ -153,34 +161,86 @@ def test_a_damaged_release_is_not_read_and_the_same_attestation_puts_it_right(ga
     assert len(read(gate)) == 3
 
 
-POINTERS = [
+POINTERS: list[bytes | str] = [
     b"\xff",
     b"",
     b"[]",
-    b'"20240101T000000.000000Z-0123456789ab"',
     b"{}",
     b'{"release":' * 100_000,
-    b'{"release": "../../../others/_all/releases"}',
-    b'{"release": null}',
-    b'{"release": "20240101T000000.000000Z-0123456789ab\\n"}',
+    b'{"release": "20240101T000000.000000Z-0123456789ab"}',  # of an earlier version, which did not sign it
+    "../../../others/_all/releases",
+    "20240101T000000.000000Z-0123456789ab\n",
 ]
 
 
-def test_a_pointer_that_names_no_release_is_refused_with_the_way_out(gate: Gate) -> None:
+def test_a_pointer_that_names_no_release_is_refused(gate: Gate) -> None:
     made, folder = chain(gate).publish(), PLACE.below(gate.releases)
 
-    def point(number: int, data: bytes) -> None:
+    def point(number: int, data: bytes | str, key: SigningKey = gate.key, target: ReleaseTarget = PLACE) -> None:
+        """Write a pointer: bytes, or a signed one to the given id."""
+        if isinstance(data, str):
+            data = Pointer(data, 1, dt.datetime.now(dt.UTC)).sealed(target, key)
         put(folder / POINTER if isinstance(folder, Path) else folder / "pointers" / f"{number:012}", data)
 
     for number, data in enumerate(POINTERS, 2):
         point(number, data)
-        with refused(Damaged, remove=True):
+        with refused((Damaged, NotTrusted, OutOfDate)):
             read(gate)
+    number += 1
+    point(number, made.id, target=ReleaseTarget("others"))
+    with refused(WrongTarget):
+        read(gate)
     gate.roll_back(PLACE, made.id)
     assert shown(gate)
-    point(len(POINTERS) + 3, b'{"release": "20240101T000000.000000Z-0123456789ab"}')
+    point(number + 2, "20240101T000000.000000Z-0123456789ab")
     with refused(StoreUnavailable, retry=False):
         read(gate)
+
+
+def test_a_pointer_by_a_stranger_is_refused(gate: Gate, tmp_path: Path) -> None:
+    made, folder = chain(gate).publish(), PLACE.below(gate.releases)
+    data = Pointer(made.id, 1, dt.datetime.now(dt.UTC)).sealed(PLACE, make_gate(tmp_path / "stranger").key)
+    put(folder / POINTER if isinstance(folder, Path) else folder / "pointers" / f"{2:012}", data)
+    with refused(NotTrusted):
+        read(gate)
+
+
+def test_readers_refuse_an_older_pointer_and_one_that_was_not_confirmed(gate: Gate, tmp_path: Path) -> None:
+    """Publishing the same rows again makes no release, and renews the time of the pointer."""
+    day, seen = dt.timedelta(days=1), tmp_path / "seen.json"
+
+    def reading(**how: Any) -> int:
+        trusted = gate.key.trusted.places[0]
+        return len(read_published(gate.releases, "patients", trusted_keys=trusted, seen=seen, **how))
+
+    part = chain(gate, 1)
+    first = part.publish()
+    assert reading(max_age=day) == 3
+    folder = PLACE.below(gate.releases)
+    old = gate.store.pointer(PLACE, gate.key.trusted)
+    put(
+        folder / POINTER if isinstance(folder, Path) else folder / "pointers" / f"{2:012}",
+        replace(old, at=old.at - 2 * day).sealed(PLACE, gate.key),
+    )
+    with refused(OutOfDate, reader=True) as stale:
+        reading(max_age=day)
+    assert "last confirmed" in str(stale.value) and "more than 1 day, 0:00:00 ago" in str(stale.value)
+    assert reading() == 3
+    assert part.publish() == first and part.publish(sealed=again(part)) == first
+    assert gate.store.history(PLACE) == [first] and reading(max_age=day) == 3
+    assert gate.store.pointer(PLACE, gate.key.trusted).number == 1
+    chain(gate, 2).publish()
+    assert reading() == 3 and list(json.loads(seen.read_bytes()).values()) == [2]
+    put(
+        folder / POINTER if isinstance(folder, Path) else folder / "pointers" / f"{9:012}",
+        replace(old, at=dt.datetime.now(dt.UTC)).sealed(PLACE, gate.key),
+    )
+    with refused(OutOfDate, reader=True) as older:
+        reading(max_age=day)
+    assert "older copy" in str(older.value)
+    seen.write_bytes(b"[]")
+    with pytest.raises(ConfigError, match="seen.json: this is not a file of read_published"):
+        reading()
 
 
 def floats(value: Any) -> list[float]:
@@ -241,9 +301,9 @@ def test_what_was_replaced_or_rolled_back_comes_back_by_rollback_alone(gate: Gat
     for part, sealed in ((parts[0], parts[0].sealed), (parts[0], again(parts[0])), (turned, turned.sealed)):
         with refused(Superseded, release=made[0].id):
             part.publish(sealed=sealed)
-    assert gate.store.current(PLACE) == made[2]
+    assert gate.store.current(PLACE, gate.key.trusted) == made[2]
     for name in (made[1].id, made[0].id, made[0].id):  # repeating a rollback has no effect
-        assert gate.roll_back(PLACE, name).id == gate.store.current(PLACE).id == name
+        assert gate.roll_back(PLACE, name).id == gate.store.current(PLACE, gate.key.trusted).id == name
     for part, one in zip(parts[1:], made[1:], strict=True):
         with refused(Superseded, release=one.id):
             part.publish()
@@ -280,7 +340,7 @@ def test_a_publication_that_died_is_finished_and_one_that_was_overtaken_is_not(
     current = chain(gate, 3).publish()
     with refused(Superseded):
         lost.publish()
-    assert gate.store.current(PLACE) == current
+    assert gate.store.current(PLACE, gate.key.trusted) == current
 
 
 def test_one_that_is_overtaken_between_its_record_and_its_release_is_refused(
@@ -307,91 +367,10 @@ def test_ids_are_in_the_order_of_publication_whatever_the_clock(gate: Gate, monk
     monkeypatch.setattr(release.dt, "datetime", Behind)
     made += [chain(gate, number).publish() for number in (2, 3)]
     assert gate.store.history(PLACE) == made == sorted(made, key=lambda one: one.id)
-    assert gate.store.current(PLACE) == made[2]
-
-
-# Counting and memory
-
-
-def test_attempts_are_counted_by_training_rows_and_place(local: Gate) -> None:
-    assert [chain(local, number).stated.attempt for number in (1, 2, 1)] == [1, 2, 1]
-    assert chain(local, frame=rows(2).iloc[::-1]).stated.attempt == 2  # the order of rows makes no new table
-    seen, _ = local.take_snapshot(Table.read(rows(3)), PLACE, INPUTS["train"])
-    local.sign_result(result(), seen, [])  # a score that was seen counts, even if it is never attested
-    assert chain(local, 4).stated.attempt == 4
-    taken, _ = local.take_snapshot(Table.read(rows(5)), PLACE, "f" * 64)
-    assert local.attempts.number_of(taken) == 1
-    assert local.attempts.number_of(replace(taken, target=ReleaseTarget("patients", "2024-01-01"))) == 1
-    assert local.attempts.number_of(replace(taken, train=INPUTS["train"])) == 5
-
-
-def numbers_of(gate: Gate, part: Chain) -> list[int]:
-    """Numbers of the tables in the releases that are evaluated together with this one."""
-    return sorted(table["number"].iloc[0] for table in gate.earlier_releases(part.snapshot).tables())
-
-
-def test_all_that_was_ever_released_counts_and_must_be_there(gate: Gate) -> None:
-    first = chain(gate, 1)
-    assert gate.earlier_releases(first.snapshot).files == ()
-    kept = first.publish()
-    assert gate.earlier_releases(first.snapshot).files == ()
-    removed = chain(gate, 2).publish()
-    gate.roll_back(PLACE, kept.id)
-    remove(removed)
-    later = chain(gate, 3)
-    assert numbers_of(gate, later) == [1, 2]
-    assert gate.earlier_releases(replace(later.snapshot, target=ReleaseTarget("others"))).files == ()
-    records = PLACE.below(gate.private / "attempts") / "released"
-    for name in names(records):
-        (records / name).unlink()
-    assert numbers_of(gate, later) == [1]  # an earlier version wrote no records
-    first.snapshot.path.unlink()
-    assert numbers_of(gate, later) == [1]
-    remove(kept)
-    chain(gate, 4).publish()
-    put(PLACE.below(gate.private / "snapshots") / f"{gate.attempts.history(PLACE)[0].sha256}.parquet", b"other bytes")
-    put(gate.store.current(PLACE).table, b"other bytes")
-    with refused(Damaged):
-        numbers_of(gate, later)
-
-
-def test_a_damaged_memory_refuses_and_works_when_it_is_brought_back(gate: Gate) -> None:
-    chain(gate, 1).publish()
-    failed = chain(gate, 2, high=FAILING).snapshot
-    attempts, failures = PLACE.below(gate.private / "attempts"), PLACE.below(gate.private / "failures")
-    for folder in (attempts.joinpath("attempts", INPUTS["train"]), attempts / "released", failures / failed.content):
-        name = names(folder)[0]
-        kept = read_regular(folder / name)
-        for data in (b"damaged", b"", b"\xff"):
-            put(folder / name, data)
-            with refused(Damaged, redo=(), remove=False) as caught:
-                chain(gate, 2)
-            assert caught.value.path.startswith(str(folder))
-        put(folder / name, kept)
-    stray = attempts / "released" / "²²²²²²²²"  # digits, but no number
-    put(stray, b"{}")
-    with refused(Damaged, path=str(attempts / "released")):
-        chain(gate, 3)
-    stray.unlink()
-    chain(gate, 3).publish()
+    assert gate.store.current(PLACE, gate.key.trusted) == made[2]
 
 
 # Concurrency
-
-
-def test_every_attempt_has_a_number_of_its_own(gate: Gate) -> None:
-    taken = [gate.take_snapshot(Table.read(rows(number)), PLACE, INPUTS["train"])[0] for number in range(6)]
-    with ThreadPoolExecutor(6) as pool:
-        numbers = list(pool.map(gate.attempts.number_of, taken * 2))
-    assert sorted(numbers[:6]) == [*range(1, 7)]
-    assert numbers[6:] == numbers[:6]
-
-
-@pytest.mark.usefixtures("older_verdicts_count")
-def test_of_tables_that_do_not_know_of_each_other_one_is_released(gate: Gate) -> None:
-    (done,) = at_once([chain(gate, number) for number in range(4)])
-    assert gate.store.history(PLACE) == [done] == [gate.store.current(PLACE)]
-    assert shown(gate)
 
 
 def test_one_attestation_makes_one_release(gate: Gate) -> None:
@@ -405,65 +384,24 @@ def test_one_attestation_makes_one_release(gate: Gate) -> None:
 def test_attestations_of_one_table_end_in_one_order(gate: Gate) -> None:
     part = chain(gate)
     assert at_once([replace(part, sealed=again(part)) for _ in range(3)])
-    assert gate.store.current(PLACE) == gate.store.history(PLACE)[-1]
+    assert gate.store.current(PLACE, gate.key.trusted) == gate.store.history(PLACE)[-1]
     assert shown(gate)
 
 
-# Partitions that are evaluated together
+# Partitions
 
 TOGETHER = {**SETUP, "shared_subjects": True}
 MONDAY, TUESDAY = ReleaseTarget("patients", "monday"), ReleaseTarget("patients", "tuesday")
 
 
-def count_released(gate: Gate, part: Chain, shared_subjects: bool) -> int:
-    return len(gate.earlier_releases(part.snapshot, shared_subjects).tables())
-
-
-def test_of_partitions_judged_together_each_knows_of_all(local: Gate) -> None:
-    monday, tuesday = (chain(local, number, target=day, setup=TOGETHER) for number, day in ((1, MONDAY), (2, TUESDAY)))
-    assert (monday.stated.attempt, tuesday.stated.attempt) == (1, 2)
-    monday.publish()
-    assert [count_released(local, tuesday, pool) for pool in (False, True)] == [0, 1]
-    other = replace(tuesday.snapshot, target=ReleaseTarget("others", "monday"))
-    assert local.earlier_releases(other, shared_subjects=True).files == ()
-    with refused(OutOfDate, redo=("score", "attest")):
-        tuesday.publish()
-    tuesday = chain(local, 2, target=TUESDAY, setup=TOGETHER)
-    assert tuesday.publish() == tuesday.publish()
-    assert count_released(local, chain(local, 3, target=MONDAY, setup=TOGETHER), True) == 2
-
-
-def test_attempts_and_failures_are_those_of_one_partition_or_of_all(local: Gate) -> None:
-    days = [
-        local.take_snapshot(Table.read(rows(number)), day, INPUTS["train"])[0]
-        for number, day in ((1, MONDAY), (2, TUESDAY))
-    ]
-    assert [local.attempts.number_of(one) for one in days] == [1, 1]
-    assert [local.attempts.number_of(one, shared_subjects=True) for one in days] == [1, 2]
+def test_failures_are_those_of_one_partition_or_of_all(local: Gate) -> None:
     assert chain(local, 3, target=MONDAY, high=FAILING).stated.verdict == "fail"
     assert chain(local, 3, target=TUESDAY).stated.verdict == "pass"
     assert chain(local, 3, target=TUESDAY, setup=TOGETHER).stated.verdict == "fail"
 
 
-def test_partitions_that_are_published_at_once_are_published_in_turn(local: Gate) -> None:
+def test_partitions_that_are_published_at_once_are_all_published(local: Gate) -> None:
     days = [ReleaseTarget("patients", f"day {number}") for number in range(6)]
-    parts = [chain(local, number, target=day, setup=TOGETHER) for number, day in enumerate(days)]
-    assert len(at_once(parts)) == 1
-    assert sum(len(local.store.history(day)) for day in days) == 1
-
-
-def test_a_publisher_that_dies_between_two_records_blocks_nobody(local: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
-    monday = chain(local, 1, target=MONDAY, setup=TOGETHER)
-    recorded: Callable[..., Any] = type(local.attempts)._record
-
-    def dying(self: Any, target: ReleaseTarget, *rest: Any) -> Any:
-        if target == MONDAY:
-            raise KeyboardInterrupt
-        return recorded(self, target, *rest)
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(type(local.attempts), "_record", dying)
-        monday.publish()
-    tuesday = chain(local, 2, target=TUESDAY, setup=TOGETHER)
-    assert count_released(local, tuesday, True) == 1  # it counts as released, and its rows are found
-    tuesday.publish()
+    parts = [chain(local, number, target=day) for number, day in enumerate(days)]
+    assert len(at_once(parts)) == 6
+    assert sum(len(local.store.history(day)) for day in days) == 6

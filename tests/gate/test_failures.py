@@ -25,14 +25,13 @@ from gate_standins import (
     mode,
     refused,
     result,
-    small_sealed,
     tree,
 )
 
-from privacy_assets.errors import Damaged, FailedBefore, StoreUnavailable
+from privacy_assets.errors import FailedBefore, TableStopped
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import rotate_key
-from privacy_assets.gate.statements import ReleaseTarget, SignedRecord, Statement, seal, unseal
+from privacy_assets.gate.statements import ReleaseTarget, SignedRecord, Statement
 from privacy_assets.policy import Limit, Policy
 from privacy_assets.stats.estimates import Estimate
 from privacy_assets.tables.table import Table
@@ -52,11 +51,12 @@ def remember(gate: Gate, under: Policy = POLICY, target: ReleaseTarget = PLACE, 
 
 
 def hit(gate: Gate, content: str, under: Policy = POLICY, target: ReleaseTarget = PLACE) -> bool:
-    return bool(gate.failures.against(under, target, content))
+    return bool(gate.log.state(target.table).failures(under, content, target.part))
 
 
-def records(gate: Gate) -> list[Path]:
-    return list((gate.private / "failures").rglob("*.json"))
+def failed(gate: Gate) -> list[Any]:
+    """The failed limits in the log."""
+    return list(gate.log.state("patients").failed)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def records(gate: Gate) -> list[Path]:
 )
 def test_only_a_failure_is_remembered(gate: Gate, estimate: dict[str, Any]) -> None:
     assert not hit(gate, remember(gate, **estimate))
-    assert not records(gate)
+    assert not failed(gate)
 
 
 def test_the_score_step_remembers_at_once_and_before_it_signs(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,76 +181,32 @@ def test_a_score_that_must_be_high_is_stricter_when_it_is_higher(gate: Gate) -> 
 # Records
 
 
-def test_every_failed_limit_has_one_record_that_is_signed_private_and_holds_no_value(gate: Gate) -> None:
+def test_every_failed_limit_is_recorded_once_and_privately_without_a_value(gate: Gate) -> None:
     content = remember(gate)
-    (path,) = records(gate)
-    stated = unseal(SignedRecord("failure", path.read_bytes()), gate.key.trusted)
-    assert (stated.target, stated.body["content"]) == (PLACE, content)
-    assert stated.body.keys() == {"limit", "reason", "content", "engine"}
-    assert (mode(path), mode(path.parent)) == (0o600, 0o700)
-    (text,) = gate.failures.against(POLICY, PLACE, content)
+    (limit,) = failed(gate)
+    assert limit.keys() == {"content", "part", "statistic", "bound", "at_most", "at_least", "reason"}
+    assert limit["content"] == content
+    folder = gate.private / "log" / "patients"
+    assert {mode(path) for path in folder.iterdir()} == {0o600} and mode(folder) == 0o700
+    (text,) = gate.log.state("patients").failures(POLICY, content, PLACE.part)
     assert text == "dcr.privacy_score at most 0.1"
-    before = tree(gate.private / "failures")
+    before = tree(folder)
     remember(gate)
-    assert tree(gate.private / "failures") == before
+    assert tree(folder) == before
     remember(gate, policy(at_most=0.12))
-    assert len(records(gate)) == 2
+    assert len(failed(gate)) == 2
 
 
-def damaged(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 3] ^= 1
-    path.write_bytes(bytes(data))
-
-
-def of_another_kind(path: Path) -> None:
-    path.write_bytes(small_sealed(make_gate(path.parents[5])).data)
-
-
-def of_a_stranger(path: Path) -> None:
-    body = unseal(SignedRecord("failure", path.read_bytes()), make_gate(path.parents[5]).key.trusted).body
-    stranger = make_gate(path.parents[5] / "stranger")
-    path.write_bytes(seal(Statement("failure", PLACE, "0" * 64, body), stranger.key).data)
-
-
-def made_a_folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-@pytest.mark.parametrize("change", [damaged, of_another_kind, of_a_stranger, made_a_folder])
-def test_a_record_that_cannot_be_believed_refuses(gate: Gate, change: Callable[[Path], None]) -> None:
-    """It may record a failure of these very rows, so it is neither skipped nor overwritten."""
-    passing, loose = chain(gate, frame=FRAME), policy(at_most=0.5)
-    remember(gate)
-    (path,) = records(gate)
-    change(path)
-    for act in (
-        lambda: hit(gate, passing.snapshot.content, loose),
-        passing.publish,
-        lambda: chain(gate, frame=FRAME, policy=loose),
-    ):
-        with refused(StoreUnavailable if path.is_dir() else Damaged, path=str(path), redo=(), retry=False) as caught:
-            act()
-        assert str(path) in str(caught.value)
-
-
-def test_a_record_in_another_place_refuses(gate: Gate) -> None:
-    content, other = remember(gate), ReleaseTarget("others")
-    (record,) = records(gate)
-    for target, moved in ((other, content), (PLACE, "0" * 64)):
-        folder = target.below(gate.private / "failures") / moved
-        folder.mkdir(parents=True)
-        record = record.rename(folder / record.name)
-        with refused(Damaged, path=str(record)):
-            hit(gate, moved, target=target)
-
-
-def test_records_outlive_the_rotation_of_keys_but_not_the_loss_of_trust(gate: Gate, tmp_path: Path) -> None:
+def test_failures_outlive_the_rotation_of_keys_and_the_loss_of_trust(gate: Gate, tmp_path: Path) -> None:
+    """Entries of a removed key stop the table. After the acceptance they count, because they make the gate stricter."""
     content, old = remember(gate), gate.key.signer.public_key.keyid
     assert gate.key.path is not None
     rotate_key(gate.key.path, tmp_path / "trusted_keys")
     assert hit(make_gate(tmp_path), content)
     (tmp_path / "trusted_keys" / f"{old[:16]}.pem").unlink()
-    with refused(Damaged):
+    with refused(TableStopped):
         hit(make_gate(tmp_path), content)
+    make_gate(tmp_path).accept("patients", "the key was lost")
+    assert hit(make_gate(tmp_path), content)
+    (gate.private / "log" / "patients" / "state").unlink()
+    assert hit(make_gate(tmp_path), content)

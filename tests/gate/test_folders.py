@@ -294,7 +294,6 @@ def everything(gate: Gate, root: Path) -> None:
     publish(gate, root)
     read(gate)
     roll_back(gate, root)
-    gate.earlier_releases(first.snapshot).tables()
     trusted = gate.key.trusted
     assert all(not state.damage for state in states_of(gate.store, PLACE, trusted))
     assert [*gate.store.targets()] == [PLACE]
@@ -311,9 +310,9 @@ def test_nothing_in_the_release_folder_is_named_by_a_path(tmp_path: Path, monkey
         assert found == []
     point = release_disk._point
 
-    def by_name(target: Any, release: Any) -> None:
-        point(target, release)
-        release.folder.chmod(0o555)
+    def by_name(target: Any, data: bytes) -> None:
+        point(target, data)
+        (gate.releases / "patients").chmod(0o755)
 
     monkeypatch.setattr(release_disk, "_point", by_name)
     with calls_by_name(gate.releases) as found:

@@ -31,7 +31,7 @@ def steps(ready: Chain, root: Path) -> dict[str, Callable[[], object]]:
         "snapshot": lambda: gate.take_snapshot(Table.read(rows(7)), target, INPUTS["train"]),
         "score": lambda: gate.sign_result(failed, ready.snapshot, POLICY.judge({"dcr": failed}).outcomes),
         "attestation": lambda: (
-            shutil.rmtree(root / "private" / "attempts"),
+            shutil.rmtree(root / "private" / "log"),
             gate.attest(ready.snapshot, POLICY, {"dcr": ready.score}, INPUTS, METRICS, SETUP),
         ),
         "publication": ready.publish,

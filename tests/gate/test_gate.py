@@ -96,8 +96,8 @@ def test_an_attestation_says_what_was_judged_and_holds_no_statistic(ready: Chain
     stated = attested(ready, result(tables={"ranking": [{"rank": 1, "role": "train", "row": 39435}]}))
     assert (stated.verdict, stated.rows, stated.sha256) == ("pass", 3, ready.snapshot.sha256)
     assert (stated.policy, stated.policy_digest) == (POLICY.to_dict(), policy_digest(POLICY))
-    assert stated.inputs == {**INPUTS, "earlier_releases": ready.gate.earlier_releases(ready.snapshot).fingerprint}
-    assert stated.attempt == 2
+    assert stated.inputs == {**INPUTS, "ledger": ""}
+    assert stated.attempt == 1
     assert stated.keyid == ready.gate.key.signer.public_key.keyid
     assert stated.limits == {"dcr.privacy_score": "pass"}
     body = json.dumps(stated.statement().body)
@@ -431,7 +431,7 @@ def test_a_release_of_another_place_is_not_there(ready: Chain) -> None:
     other = chain(ready.gate, target=OTHER).publish()
     with pytest.raises(InputError, match="there is no release"):
         ready.gate.roll_back(PLACE, other.id)
-    moved = ready.gate.store.current(PLACE).folder.parent / other.id
+    moved = ready.gate.store.current(PLACE, ready.gate.key.trusted).folder.parent / other.id
     other.folder.rename(moved)
     with refused(WrongTarget, expected=PLACE, found=OTHER, redo=()):
         ready.gate.roll_back(PLACE, other.id)
@@ -471,7 +471,7 @@ def test_a_release_that_is_not_whole_or_failed_since_is_not_rolled_back_to(
     change(ready)
     with refused(kind, redo=(), retry=False):
         ready.gate.roll_back(PLACE, first.id)
-    assert ready.gate.store.current(PLACE) == second
+    assert ready.gate.store.current(PLACE, ready.gate.key.trusted) == second
     assert shown(ready.gate) == 2
 
 

@@ -1,19 +1,15 @@
-"""The lock of a table and the log of its verdicts: a change stops a run, and too many failures stop a table."""
+"""The lock of a table: a change stops a run."""
 
 from __future__ import annotations
 
 import json
-import random
-import shutil
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from gate_standins import (
-    FAILING,
     INPUTS,
     METRICS,
     PASSING,
@@ -21,30 +17,25 @@ from gate_standins import (
     POLICY,
     SETUP,
     chain,
-    in_bucket,
     make_gate,
     mode,
+    record,
     refused,
     result,
     rows,
     signed,
 )
-from gate_standins import lock as lock_of
 
 from privacy_assets.errors import (
     LockDiffers,
     OutOfDate,
     StoreUnavailable,
-    TableStopped,
-    advice,
 )
 from privacy_assets.gate.gate import Gate
-from privacy_assets.gate.keys import rotate_key
 from privacy_assets.gate.lock import PROPOSED, entries_of
-from privacy_assets.gate.statements import ReleaseTarget, SignedRecord, Statement, seal, unseal
+from privacy_assets.gate.statements import ReleaseTarget, SignedRecord, seal, unseal
 from privacy_assets.policy import Limit, Policy
 from privacy_assets.tables.table import Table
-from tests.stores import new_bucket
 
 DECLARED: dict[str, Any] = {
     **SETUP,
@@ -109,12 +100,6 @@ def judged(gate: Gate, number: int, high: float = PASSING, target: ReleaseTarget
     return gate.attest(snapshot, POLICY, signed(gate, snapshot, result(high)), INPUTS, METRICS, SETUP)[0].verdict
 
 
-def log(gate: Gate) -> list[str]:
-    found = sorted((gate.private / "verdicts" / "patients").iterdir())
-    assert [path.name for path in found] == [f"{number:08d}" for number in range(1, len(found) + 1)]
-    return [unseal(SignedRecord("verdict", path.read_bytes()), gate.key.trusted).body["status"] for path in found]
-
-
 # The lock
 
 
@@ -134,7 +119,7 @@ def test_a_change_replaces_the_lock_before_the_first_verdict_and_stops_a_run_lat
     changed = {**DECLARED, **change}
     for setup in (changed, DECLARED):
         start(gate, setup)
-    gate.locks.record(PLACE, "not_assessable", "c" * 64)
+    record(gate, "not_assessable", "c" * 64)
     before = stored(gate)
     with refused(LockDiffers, table="patients") as e:
         start(gate, changed)
@@ -212,164 +197,6 @@ def test_a_lock_that_cannot_be_read_is_refused(gate: Gate) -> None:
         start(gate)
 
 
-# The log
-
-
-def test_each_content_has_one_verdict_over_all_partitions(gate: Gate) -> None:
-    start(gate)
-    for _ in range(2):
-        assert judged(gate, 1) == "pass"
-        assert judged(gate, 1, target=ReleaseTarget("patients", "monday")) == "pass"
-    assert log(gate) == ["pass"]
-    assert judged(gate, 2, high=FAILING) == judged(gate, 2) == judged(gate, 2, high=FAILING) == "fail"
-    assert log(gate) == ["pass", "fail"]
-    assert judged(gate, 1, high=FAILING) == "fail"
-    assert log(gate) == ["pass", "fail", "fail"]
-    start(gate, {**SETUP, "seed": 3})
-
-
-def test_a_failure_counts_once_it_is_scored(gate: Gate) -> None:
-    """Otherwise a run that is never attested would not be counted."""
-    start(gate)
-    snapshot, _ = gate.take_snapshot(Table.read(rows(1)), PLACE, INPUTS["train"])
-    for high in (PASSING, FAILING, FAILING):
-        gate.sign_result(result(high), snapshot, POLICY.judge({"dcr": result(high)}).outcomes)
-    assert log(gate) == ["fail"]
-
-
-def nights(gate: Gate, verdicts: list[bool]) -> list[str]:
-    """Return the outcome of each night, with one new table unless the run is refused."""
-    found = []
-    for night, passes in enumerate(verdicts):
-        try:
-            start(gate)
-            found.append(judged(gate, night, PASSING if passes else FAILING))
-        except TableStopped as error:
-            assert "is stopped: 4 of its last" in str(error) and "accept patients --reason" in advice(error)
-            found.append("stopped")
-    return found
-
-
-def test_a_generator_that_leaks_more_each_night_is_stopped(gate: Gate) -> None:
-    """After twenty nights that pass, the leak is seen in ten of the next twenty: ten tables would be released."""
-    drawn = [False, *random.Random(0).sample([True] * 10 + [False] * 9, 19)]
-    found = nights(gate, [True] * 20 + drawn)
-    fourth = [night for night, verdict in enumerate(found) if verdict == "fail"][3]
-    assert found.count("fail") == 4 and fourth < 27
-    assert set(found[fourth + 1 :]) == {"stopped"}
-    assert found[20:].count("pass") <= 3
-
-
-def test_three_of_seven_do_not_stop_a_table(gate: Gate) -> None:
-    week = [False, False, True, False, True, True, True]
-    assert "stopped" not in nights(gate, week * 2)
-
-
-def test_not_assessable_does_not_count(gate: Gate) -> None:
-    start(gate)
-    for number in range(3):
-        judged(gate, number, high=FAILING)
-    for number in range(20):
-        gate.locks.record(PLACE, "not_assessable", f"{number:064x}")
-    assert judged(gate, 3, high=FAILING) == "fail"
-    with refused(TableStopped, table="patients"):
-        gate.locks.check_not_stopped("patients")
-
-
-def test_a_stopped_table_publishes_nothing_until_somebody_accepts_it(gate: Gate) -> None:
-    good = chain(gate, 100)
-    for number in range(4):
-        assert judged(gate, number, high=FAILING) == "fail"
-    good = replace(good, sealed=good.restated())
-    for act in (good.publish, lambda: judged(gate, 5)):
-        with refused(TableStopped, table="patients") as stopped:
-            act()
-        assert "4 of its last 5 verdicts" in str(stopped.value)
-    assert judged(gate, 3, high=FAILING) == "fail", "the step of the last verdict can be repeated"
-    assert log(gate) == ["pass", *["fail"] * 4]
-    gate.locks.record(PLACE, "accepted", why="the generator was changed")
-    assert judged(gate, 3, high=FAILING) == "fail", "the same rows count no second time"
-    assert nights(gate, [True]) == ["fail"], "rows that failed stay failed"
-    assert good.publish()
-    assert [judged(gate, 10 + number, high=FAILING) for number in range(4)] == ["fail"] * 4
-    with refused(TableStopped):
-        gate.locks.check_not_stopped("patients")
-
-
-LOG: dict[str, Callable[[Path], object]] = {
-    "changed": lambda folder: flip(folder / "00000002"),
-    "missing": lambda folder: (folder / "00000002").unlink(),
-    "empty": lambda folder: (folder / "00000002").write_bytes(b""),
-    "unsigned": lambda folder: (folder / "00000002").write_bytes(b'{"status": "pass"}'),
-    "another entry": lambda folder: (folder / "00000002").write_bytes((folder / "00000001").read_bytes()),
-    "beyond a gap": lambda folder: (folder / "00000002").rename(folder / "00000007"),
-    "unreadable": lambda folder: (folder / "00000008").mkdir(),
-    "a file": lambda folder: (shutil.rmtree(folder), folder.write_bytes(b"")),
-    "the largest number": lambda folder: (folder / "99999999").write_bytes(b"{}"),
-    "a short number": lambda folder: (folder / "2").write_bytes((folder / "00000002").read_bytes()),
-    "a long number": lambda folder: (folder / "000000004").write_bytes((folder / "00000003").read_bytes()),
-    "zero": lambda folder: (folder / "00000000").write_bytes((folder / "00000001").read_bytes()),
-    "a stray file": lambda folder: (folder / "notes.txt").write_bytes(b"seen"),
-}
-
-
-@pytest.mark.parametrize("change", LOG.values(), ids=LOG.keys())
-def test_a_log_that_is_not_whole_is_refused(gate: Gate, change: Callable[[Path], object]) -> None:
-    part = chain(gate, 1)
-    judged(gate, 2), judged(gate, 3)
-    folder = gate.private / "verdicts" / "patients"
-    change(folder)
-    snapshot, _ = gate.take_snapshot(Table.read(rows(9)), PLACE, INPUTS["train"])
-    for step in (
-        lambda: start(gate),
-        lambda: judged(gate, 4),
-        part.publish,
-        lambda: gate.sign_result(result(FAILING), snapshot, POLICY.judge({"dcr": result(FAILING)}).outcomes),
-    ):
-        with refused((StoreUnavailable, TableStopped)):
-            step()
-    if folder.is_dir() and not (folder / "00000008").is_dir():
-        gate.locks.record(PLACE, "accepted", why="a disk was lost")
-        start(gate)
-        assert judged(gate, 4) == "pass"
-
-
-def test_verdicts_of_other_tables_do_not_count(gate: Gate) -> None:
-    for number in range(4):
-        chain(gate, number, target=ReleaseTarget("others"), high=FAILING)
-    start(gate)
-    assert judged(gate, 1) == "pass"
-    entry = gate.private / "verdicts" / "others" / "00000001"
-    (gate.private / "verdicts" / "patients" / "00000002").write_bytes(entry.read_bytes())
-    with refused(TableStopped, table="patients"):
-        start(gate)
-
-
-def test_verdicts_outlive_the_rotation_of_keys(gate: Gate, tmp_path: Path) -> None:
-    start(gate)
-    judged(gate, 1)
-    assert gate.key.path is not None
-    rotate_key(gate.key.path, tmp_path / "trusted_keys")
-    start(make_gate(tmp_path))
-    assert judged(make_gate(tmp_path), 2) == "pass"
-    assert log(gate) == ["pass", "pass"]
-
-
-@pytest.mark.parametrize("where", ["disk", pytest.param("objects", marks=pytest.mark.slow)])
-def test_verdicts_that_come_at_the_same_time_are_all_recorded(
-    gate: Gate, where: str, request: pytest.FixtureRequest
-) -> None:
-    if where == "objects":
-        request.getfixturevalue("store")
-        gate = in_bucket(gate, new_bucket())
-    with ThreadPoolExecutor(6) as pool:
-        list(pool.map(lambda number: gate.locks.record(PLACE, "pass", f"{number % 6:064x}"), range(12)))
-    assert len(gate.locks._verdicts("patients")[1]) == 6
-    assert gate.locks._verdicts("patients")[0] in range(6, 13)
-    lock_of(gate)
-    assert gate.locks.difference("patients", entries_of(POLICY, SETUP)) == []
-
-
 # Records that were replaced
 
 
@@ -394,12 +221,3 @@ def test_an_older_split_is_refused_and_the_same_one_is_not(gate: Gate) -> None:
     gate.sign_split(PLACE, "train", "later", "later file", SETUP)
     with refused(OutOfDate, redo=("split", "prepare", "score", "attest")):
         gate.check_split(first, PLACE, "train", "t file", SETUP)
-
-
-def test_a_statement_of_another_kind_is_no_verdict(gate: Gate) -> None:
-    start(gate)
-    judged(gate, 1)
-    statement = Statement("failure", PLACE, "0" * 64, {"status": "accepted", "content": "", "number": 2})
-    (gate.private / "verdicts" / "patients" / "00000002").write_bytes(seal(statement, gate.key).data)
-    with refused(TableStopped, table="patients"):
-        start(gate)

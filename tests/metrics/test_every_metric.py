@@ -31,7 +31,6 @@ SHORT: dict[str, dict[str, object]] = {
     "membership_inference": {"n_permutations": 199},
     "memorization": {"n_permutations": 199},
     "fidelity": {"n_bootstraps": 20},
-    "cumulative_disclosure": {"n_permutations": 199},
     "controls": {"draws": 4, "nulls": 10, "n_permutations": 199},
     "holdout_leakage": {"n_permutations": 199},
     "shadow_membership": {
@@ -56,7 +55,7 @@ TOWNS = ["Kilburn", "Leith", "Morden", "Neath", "Oban", "Poole"]
 TABLES_OF_NO_ROWS = {"singling_out", "linkability", "membership_inference", "attribute_inference", "fidelity"}
 COARSE = "epsilon_one_run"  # a lower bound without an interval: one more correct guess changes it much
 # Reruns measure what another metric measures, on other tables; controls evaluate the table some twenty times.
-SLOW = {"cumulative_disclosure", "holdout_leakage", "controls", "data_privacy"}
+SLOW = {"holdout_leakage", "controls", "data_privacy"}
 NAMES = [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in METRICS]
 EVERY = pytest.mark.parametrize("name", NAMES)
 # The plants and counts of the controls have their own tests.

@@ -14,6 +14,7 @@ from privacy_assets.evaluation.evaluate import choose_metrics, read_inputs
 from privacy_assets.metrics.base import Metric
 from privacy_assets.metrics.controls import Controls, PlantedReleases
 from privacy_assets.metrics.dcr import Dcr
+from privacy_assets.metrics.holdout_leakage import HoldoutLeakage
 from privacy_assets.metrics.inputs import EvaluationInputs, target_rows
 from privacy_assets.metrics.membership_inference import MembershipInference
 from privacy_assets.metrics.membership_inference.metric import PURPOSE
@@ -21,7 +22,6 @@ from privacy_assets.metrics.membership_inference.outliers import outlier_matches
 from privacy_assets.metrics.membership_inference.scores import build_population
 from privacy_assets.metrics.policies import default_policy
 from privacy_assets.metrics.registry import build_metric
-from privacy_assets.metrics.reruns import CumulativeDisclosure, HoldoutLeakage
 from privacy_assets.policy import Policy
 from privacy_assets.stats.estimates import Estimate
 from privacy_assets.tables.encoding import EncodedTable
@@ -147,10 +147,9 @@ def test_dcr_samples_nobody_but_the_holdout_of_the_privacy_score() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [CumulativeDisclosure, HoldoutLeakage])
-def test_the_union_and_the_holdout_are_asked_with_the_budget(kind: type[Metric]) -> None:
-    inputs = inputs_of(copies=600, reference=mixed(1500, 9), earlier_releases=[mixed(300, 8)])
-    some, whole = estimates(kind(max_targets=1500), inputs), estimates(kind(), inputs)  # type: ignore[call-arg]
+def test_the_holdout_is_asked_with_the_budget() -> None:
+    inputs = inputs_of(copies=600, reference=mixed(1500, 9))
+    some, whole = estimates(HoldoutLeakage(max_targets=1500), inputs), estimates(HoldoutLeakage(), inputs)
     assert some["advantage_any"].n == 1500 < whole["advantage_any"].n
     assert some["identical_excess"] == whole["identical_excess"]
 

@@ -117,7 +117,7 @@ def test_members_who_are_avoided_are_another_cause_than_members_who_leak() -> No
     ]
     leaks = [x for x in avoided if x.estimate.direction == "two_sided" and x.limit.metric != "value_disclosure"]
     assert len(leaks) > 3 and {tuple(causes(state)) for state in leaks} == {("members avoided",)}
-    assert causes(broken(LIMITS["cumulative_disclosure.advantage_any.significant"], -1)) == ["earlier releases"]
+    assert causes(broken(LIMITS["cumulative_disclosure.excess.significant"], -1)) == ["earlier releases"]
 
 
 FIRST = next(iter(LIMITS.values()))

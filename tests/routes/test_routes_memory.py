@@ -99,7 +99,7 @@ def test_route_44_the_clock_is_set_back(world: World, monkeypatch: pytest.Monkey
     current = read(world, "clock")
     shutil.copytree(kept, stored, dirs_exist_ok=True)
     if checked_step:
-        assert world.store.current(ReleaseTarget("clock")) == released(world, "clock")[-1]
+        assert world.store.current(ReleaseTarget("clock"), world.key.trusted) == released(world, "clock")[-1]
         refused(world.run(older, "clock/published"), "clock", "is not the latest one")
         monkeypatch.setattr(Gate, "_check_latest", lambda *_: None)
         refused(world.run(older, "clock/published"), "clock", AGAIN)

@@ -1,0 +1,381 @@
+"""The log of a table: one chain of signed entries, from which the gate derives all that it remembers of the table.
+
+    private/log/<table>/00000001   first entry, created once; each further entry names the SHA-256 of the one before
+    private/log/<table>/state      what the entries up to a number add up to, signed, so that a run reads few entries
+
+Entries are attempts, verdicts, releases, rollbacks, withdrawals, removals of old files, and acceptances by a user. They
+are never removed. The log covers all partitions of a table.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+from privacy_assets.errors import NotTrusted, PublicationRefused, StoreUnavailable, TableStopped
+from privacy_assets.gate.keys import SigningKey
+from privacy_assets.gate.statements import (
+    RecordKind,
+    ReleaseTarget,
+    SignedRecord,
+    Statement,
+    quoted,
+    records,
+    seal,
+    unseal,
+    unverified,
+)
+from privacy_assets.infra.files import create_once, names, private_folder, put_atomic, reason
+from privacy_assets.infra.objects import Location
+from privacy_assets.policy import Limit, LimitOutcome, Policy
+from privacy_assets.version import ENGINE_VERSION
+
+LAST, MOST = 7, 3  # a table is stopped if more than MOST of its last LAST verdicts are "fail"
+GRADES = ("", "not_assessable", "pass", "fail")  # a further verdict on the same rows is recorded if it is higher
+_STATE, _WHAT = "state", "log of a table"
+_TRIES = 1000  # maximum number of attempts if other processes take the next number
+_SIDES = ("statistic", "bound", "at_most", "at_least")
+_STRICTNESS = ("significant", "value", "conservative")  # the last exceeds a limit whenever an earlier one does
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A release or rollback: what readers got.
+
+    Attributes:
+        part: Partition, see :attr:`.ReleaseTarget.part`.
+        entry: Number of its entry.
+        sha256: SHA-256 of the file.
+        content: Keyed fingerprint of the rows, independent of their order.
+    """
+
+    part: str
+    entry: int
+    sha256: str
+    content: str
+
+    def same(self, sha256: str, content: str) -> bool:
+        """Return True if file or rows are the same."""
+        return self.sha256 == sha256 or self.content == content
+
+
+@dataclass(frozen=True)
+class LogState:
+    """What the entries of a log add up to.
+
+    Attributes:
+        number: Number of the last entry. 0: there is none.
+        head: SHA-256 of the last entry.
+        first: Number of the last acceptance. Earlier entries may be damaged. 0: there is none.
+        attempts: Number of the publication attempt, by content: how many synthetic tables were scored since the last
+            release, including this one.
+        tries: Number of attempts since the last release.
+        verdicts: Worst verdict by content.
+        recent: Contents with verdict "pass" or "fail" since the last acceptance and their verdicts, oldest first.
+        failed: Failed limits: content, part, and the fields of the limit.
+        shown: Releases and rollbacks, in order.
+        moves: Number of the pointer to the current release, by part.
+        withdrawn: Hash and content of withdrawn releases.
+        ledger: SHA-256 of the ledger of disclosure after the last release. Empty: there is none.
+    """
+
+    number: int = 0
+    head: str = ""
+    first: int = 0
+    attempts: Mapping[str, int] = field(default_factory=dict)
+    tries: int = 0
+    verdicts: Mapping[str, str] = field(default_factory=dict)
+    recent: tuple[tuple[str, str], ...] = ()
+    failed: tuple[Mapping[str, Any], ...] = ()
+    shown: tuple[Shown, ...] = ()
+    moves: Mapping[str, int] = field(default_factory=dict)
+    withdrawn: tuple[tuple[str, str], ...] = ()
+    ledger: str = ""
+
+    @classmethod
+    def of(cls, stored: Mapping[str, Any]) -> LogState:
+        """Create from the JSON of :func:`dataclasses.asdict`."""
+        known = {one.name: stored[one.name] for one in fields(cls)}
+        known |= {name: tuple(map(tuple, known[name])) for name in ("recent", "withdrawn")}
+        known |= {"failed": tuple(known["failed"]), "shown": tuple(Shown(**one) for one in known["shown"])}
+        return cls(**known)
+
+    def after(self, entry: Statement, head: str) -> LogState:
+        """Return the state after one more entry.
+
+        Args:
+            entry: The entry.
+            head: SHA-256 of its file.
+        """
+        body, part = entry.body, entry.target.part
+        state = replace(self, number=body["number"], head=head)
+        content = body.get("content", "")
+        match body["event"]:
+            case "attempt":
+                tries = self.tries + 1
+                return replace(state, tries=tries, attempts={**self.attempts, content: tries})
+            case "verdict":
+                known = {**self.verdicts, content: body["status"]}
+                recent = [one for one in self.recent if one[0] != content]
+                recent += [(content, body["status"])] if body["status"] != "not_assessable" else []
+                failed = ({"content": content, "part": part, **limit} for limit in body["failed"])
+                return replace(state, verdicts=known, recent=tuple(recent[-LAST:]), failed=(*self.failed, *failed))
+            case "release" | "rollback":
+                shown = Shown(part, body["number"], body["sha256"], content)
+                moves = {**self.moves, part: self.moves.get(part, 0) + 1}
+                state = replace(state, shown=(*self.shown, shown), moves=moves)
+                return state if body["event"] == "rollback" else replace(state, tries=0, ledger=body["ledger"])
+            case "cancelled":  # the operation was refused, and had no effect
+                shown_still = tuple(one for one in self.shown if one.entry != body["entry"])
+                return replace(state, shown=shown_still, ledger=body["ledger"], tries=body["tries"])
+            case "withdrawal":
+                moves = {**self.moves, part: self.moves.get(part, 0) + 1}
+                return replace(state, moves=moves, withdrawn=(*self.withdrawn, (body["sha256"], content)))
+            case "accept":
+                return LogState.of({**body["state"], "number": body["number"], "head": head})
+        return state
+
+    @property
+    def judged(self) -> bool:
+        """Whether the table has a verdict or an acceptance, so that its lock is binding."""
+        return bool(self.verdicts or self.first)
+
+    def history(self, target: ReleaseTarget) -> list[Shown]:
+        """Return the releases and rollbacks of one table and partition, in order."""
+        return [one for one in self.shown if one.part == target.part]
+
+    def is_withdrawn(self, sha256: str, content: str) -> bool:
+        """Return True if a release of this file or these rows was withdrawn."""
+        return any(sha256 == one or content == other for one, other in self.withdrawn)
+
+    def has_failed(self, content: str, target: ReleaseTarget, limit: Mapping[str, Any]) -> bool:
+        """Return True if these rows failed exactly this limit, see :func:`failed_limits`."""
+        asked = {"content": content, "part": target.part, **limit, "reason": ""}
+        return any(asked == {**one, "reason": ""} for one in self.failed)
+
+    def failures(self, policy: Policy, content: str, part: str | None) -> list[str]:
+        """Return the limits that these rows failed earlier and for which ``policy`` has one at least as strict.
+
+        Neither adding a limit to the policy nor loosening one temporarily removes a failure.
+
+        Args:
+            policy: Policy in force.
+            content: Keyed fingerprint of the rows.
+            part: Partition, see :attr:`.ReleaseTarget.part`. None: all.
+        """
+        own = [one for one in self.failed if one["content"] == content and part in (None, one["part"])]
+        strict = [one for one in own if any(_as_strict(limit, one) for limit in policy.limits)]
+        found = [Limit(**{name: one[name] for name in _SIDES}) for one in strict]
+        return [f"{one.key} {'at most' if one.at_least is None else 'at least'} {one.value:g}" for one in found]
+
+    def check_not_stopped(self, table: str, content: str = "") -> None:
+        """Raise TableStopped if ``table`` failed too often, unless ``content`` itself failed."""
+        failed = [status for _, status in self.recent].count("fail")
+        if failed > MOST and self.verdicts.get(content) != "fail":
+            text = f"{table} is stopped: {failed} of its last {len(self.recent)} verdicts are 'fail'"
+            raise TableStopped(text, table=table)
+
+
+Facts = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """The logs of all tables.
+
+    Attributes:
+        private: Private folder.
+        key: Signing key.
+
+    Raises:
+        TableStopped: On use, if an entry since the last acceptance is missing, or is not signed by a trusted key.
+        StoreUnavailable: On use, if the log cannot be read or written.
+    """
+
+    private: Location
+    key: SigningKey
+
+    def state(self, table: str) -> LogState:
+        """Return what the log of ``table`` adds up to."""
+        state, problem = self._read(table)
+        if problem:
+            text = f"{problem} of the log of {table} is missing, or not signed by a trusted key"
+            raise TableStopped(text, table=table)
+        return state
+
+    def append(self, target: ReleaseTarget, event: str, make: Callable[[LogState], Facts | None]) -> LogState:
+        """Append one entry.
+
+        Args:
+            target: Table, and partition if the entry is about one.
+            event: Kind of the entry.
+            make: Returns the facts of the entry in the given state, or None for no entry. No other entry can come in
+                between, because the next number is created once. Called again if another process takes it.
+
+        Returns:
+            The state after the entry, or the current one if there is no entry.
+        """
+        for _ in range(_TRIES):
+            state = self.state(target.table)
+            if (facts := make(state)) is None:
+                return state
+            if after := self._create(target, state, state.number + 1, {"event": event, **facts}):
+                return after
+        raise StoreUnavailable(f"{self._folder(target.table)}: too many processes write entries at the same time")
+
+    def accept(self, table: str, why: str, lost: Mapping[str, int]) -> None:
+        """Let a stopped table run again, and count its verdicts from now on.
+
+        The log continues from its entries as they are, verified or not: each of them only makes the gate stricter.
+
+        Args:
+            table: Name of the table.
+            why: Reason, which is signed.
+            lost: Number of the pointer in the release folder, by part. It is higher than that of the log after a backup
+                of the private folder was restored. Each missing number counts as a failed verdict, at most ``MOST``.
+        """
+        for _ in range(_TRIES):
+            state, _problem = self._read(table, accept=True)
+            number = 1 + max([state.number, *self._numbers(table)])
+            behind = {part: there for part, there in lost.items() if there > state.moves.get(part, 0)}
+            gap = min(sum(there - state.moves.get(part, 0) for part, there in behind.items()), MOST)
+            failed = tuple((f"lost {number} {one}", "fail") for one in range(gap))
+            accepted = replace(state, first=number, recent=failed, moves={**state.moves, **behind})
+            facts = {"event": "accept", "reason": why, "lost": gap, "state": asdict(accepted)}
+            if self._create(ReleaseTarget(table), state, number, facts):
+                return
+        raise StoreUnavailable(f"{self._folder(table)}: too many processes write entries at the same time")
+
+    def entries(self, table: str) -> Iterator[tuple[int, Statement | None, str]]:
+        """Yield number, statement and problem of each entry, after verifying signature and chain of all of them.
+
+        A problem is a sentence without a final period; "" for a sound entry. A removed entry has no statement.
+        """
+        before, last, keys = "", 0, self.key.trusted.by_id
+        for number in sorted(self._numbers(table)):
+            if number > last + 1:
+                yield last + 1, None, "is missing" if number == last + 2 else f"and all up to {number - 1} are missing"
+            data, last = self._data(table, number), number
+            try:
+                entry = self._entry(table, number, data, keys)
+                accepted = entry.body["event"] == "accept"
+                problem = "" if accepted or entry.body["before"] == before else "does not follow the entry before it"
+                yield number, entry, problem
+            except PublicationRefused as error:
+                yield number, unverified(SignedRecord("entry", data)), error.event
+            before = hashlib.sha256(data).hexdigest()
+
+    def _read(self, table: str, accept: bool = False) -> tuple[LogState, str]:
+        """Return the state, and the first faulty entry since the last acceptance, or "".
+
+        Args:
+            table: Name of the table.
+            accept: Count entries that cannot be verified.
+        """
+        numbers = self._numbers(table)
+        state, keys = self._stored(table), self.key.trusted.by_id
+        expected = first = max(state.first, 1)
+        while expected in numbers:
+            expected += 1
+        last = max([state.number, *numbers, first - 1])
+        problem = f"entry {expected}" if expected <= last else ""
+        for number in sorted(number for number in numbers if number >= max(state.number, 1)):
+            data = self._data(table, number)
+            head = hashlib.sha256(data).hexdigest()
+            if number == state.number:
+                problem = problem or ("" if head == state.head else f"entry {number}")
+                continue
+            try:
+                entry = self._entry(table, number, data, keys)
+                if entry.body["event"] == "accept":
+                    problem = ""
+                elif (entry.body["number"], entry.body["before"]) != (state.number + 1, state.head):
+                    raise NotTrusted("the entry does not follow the one before it")
+                state = state.after(entry, head)
+            except PublicationRefused:
+                problem = problem or f"entry {number}"
+                state = _believed(state, number, head, data if accept else b"")
+        return state, problem
+
+    def _entry(self, table: str, number: int, data: bytes, keys: Mapping[str, Any]) -> Statement:
+        entry = unseal(SignedRecord("entry", data), keys)
+        if (entry.target.table, entry.body["number"]) != (table, number):
+            raise NotTrusted("the entry belongs to another log or number")
+        return entry
+
+    def _create(self, target: ReleaseTarget, before: LogState, number: int, facts: Facts) -> LogState | None:
+        """Create the entry and store the state after it, or return None if the number was taken."""
+        at = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+        body = {"number": number, "before": before.head, "at": at, "engine": ENGINE_VERSION, **facts}
+        entry, folder = self._sealed("entry", target, body), self._folder(target.table)
+        try:
+            if not create_once(private_folder(folder) / _name(number), entry.data):
+                return None
+        except OSError as error:
+            raise StoreUnavailable.of(f"the log cannot be written ({reason(error)})", error, folder) from None
+        head = hashlib.sha256(entry.data).hexdigest()
+        state = before.after(Statement("entry", target, "", body), head)
+        with suppress(OSError):  # the state is the sum of the entries, so without it a reader adds them up
+            put_atomic(folder / _STATE, self._sealed("state", ReleaseTarget(target.table), asdict(state)).data)
+        return state
+
+    def _stored(self, table: str) -> LogState:
+        """Return the stored state, or the empty one if there is none that a trusted key signed for ``table``."""
+        data = records(self._folder(table), _WHAT, _STATE).get(_STATE, b"")
+        try:
+            found = unseal(SignedRecord("state", data), self.key.trusted)
+            return LogState.of(found.body) if found.target == ReleaseTarget(table) else LogState()
+        except (PublicationRefused, KeyError, TypeError):
+            return LogState()
+
+    def _numbers(self, table: str) -> set[int]:
+        """Return the numbers of all entries. Other files have no effect."""
+        try:
+            found = names(self._folder(table))
+        except OSError as error:
+            raise StoreUnavailable.of(f"the {_WHAT} cannot be read ({reason(error)})", error) from None
+        numbers = {name: int(name) for name in found if name.isascii() and name.isdecimal()}
+        return {number for name, number in numbers.items() if number > 0 and name == _name(number)}
+
+    def _data(self, table: str, number: int) -> bytes:
+        return records(self._folder(table), _WHAT, _name(number)).get(_name(number), b"")
+
+    def _sealed(self, kind: RecordKind, target: ReleaseTarget, body: Facts) -> SignedRecord:
+        digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+        return seal(Statement(kind, target, digest, body), self.key)
+
+    def _folder(self, table: str) -> Location:
+        return self.private / "log" / quoted(table)
+
+
+def failed_limits(outcomes: Iterable[LimitOutcome]) -> list[dict[str, Any]]:
+    """Return the limits that failed, for a verdict in the log. "not_assessable" is none, because more rows may pass."""
+    limits = [outcome for outcome in outcomes if outcome.status == "fail"]
+    return [{**{name: getattr(one.limit, name) for name in _SIDES}, "reason": one.reason} for one in limits]
+
+
+def _believed(state: LogState, number: int, head: str, data: bytes) -> LogState:
+    """Return the state after an entry that cannot be verified. An entry that cannot be read only has its number."""
+    try:
+        entry = unverified(SignedRecord("entry", data))
+        return replace(state.after(entry, head) if entry else state, number=number, head=head)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return replace(state, number=number, head=head)
+
+
+def _name(number: int) -> str:
+    return f"{number:08d}"
+
+
+def _as_strict(limit: Limit, failed: Mapping[str, Any]) -> bool:
+    """Return True if every value that exceeds ``failed`` also exceeds ``limit``."""
+    if limit.statistic != failed["statistic"] or _STRICTNESS.index(limit.bound) < _STRICTNESS.index(failed["bound"]):
+        return False
+    if limit.at_most is not None:
+        return failed["at_most"] is not None and limit.at_most <= float(failed["at_most"])
+    return failed["at_least"] is not None and limit.value >= float(failed["at_least"])

@@ -1,0 +1,150 @@
+"""What the synthetic table and all published tables disclose together, from the ledger of disclosure by person."""
+
+from __future__ import annotations
+
+from statistics import NormalDist
+from typing import ClassVar
+
+import numpy as np
+
+from privacy_assets.infra.settings import declared
+from privacy_assets.metrics.base import Causes, Metric, Question
+from privacy_assets.metrics.inputs import EvaluationInputs
+from privacy_assets.policy import Limit
+from privacy_assets.stats.estimates import Estimate, MetricResult, StatisticSpec
+from privacy_assets.stats.intervals import MDE_QUANTILE
+from privacy_assets.stats.subjects import MIN_SUBJECTS_PER_SIDE
+
+NEAR = 4.0  # a published row is near if it is closer than a quarter of the isolation
+_BINS, _PER_BIN = 10, 60  # maximum number of bins, and people of the smaller side for each
+_FEWEST = 30  # people of each side in a bin; smaller bins are left out
+_LEAST_VARIANCE = 0.005  # of the flags of a bin, so that no bin without flags has an unlimited weight
+_CONFIDENCE = 0.9  # each end is exceeded with a probability of 5 %
+_Z = NormalDist().inv_cdf((1 + _CONFIDENCE) / 2)
+
+
+def excess(near: np.ndarray, member: np.ndarray, bins: np.ndarray | None = None) -> tuple[float, float]:
+    """Return the share of members with a near row minus that of non-members, and its standard error.
+
+    The difference is computed within each bin. Bins with fewer than 30 people on a side are left out unless there is
+    only one. Others have the weight n / max(q (1 - q), 0.005), with n people of whom a share q has a near row: the
+    inverse variance under the null.
+
+    Args:
+        near: Whether a published row is near the person, bool (s,).
+        member: Whether the person is in train, bool (s,).
+        bins: Bin of each person, codes 0..b-1, int64 (s,). None: one bin.
+
+    Returns:
+        The difference, between -1 and 1, and its standard error by the normal approximation for independent people.
+        Both are NaN if no bin is left.
+    """
+    bins = np.zeros(len(near), np.int64) if bins is None else bins
+    code, n_bins = bins + (int(bins.max(initial=0)) + 1) * ~member, int(bins.max(initial=0)) + 1
+    counts = np.bincount(code, minlength=2 * n_bins).reshape(2, n_bins)
+    hits = np.bincount(code, near, minlength=2 * n_bins).reshape(2, n_bins)
+    used = counts.min(axis=0) >= (_FEWEST if n_bins > 1 else 1)
+    if not used.any():
+        return np.nan, np.nan
+    counts, hits = counts[:, used], hits[:, used]
+    shares, pooled = hits / counts, hits.sum(axis=0) / counts.sum(axis=0)
+    weights = counts.sum(axis=0) / np.maximum(pooled * (1 - pooled), _LEAST_VARIANCE)
+    weights /= weights.sum()
+    variance = (shares * (1 - shares) / counts).sum(axis=0)
+    return float(weights @ (shares[0] - shares[1])), float(np.sqrt(weights**2 @ variance))
+
+
+def isolation_bins(isolation: np.ndarray, member: np.ndarray) -> np.ndarray:
+    """Return the bin of each person, int64 (s,): ten equal parts by isolation, or fewer if a side has under 600."""
+    n_bins = int(np.clip(min(member.sum(), (~member).sum()) // _PER_BIN, 1, _BINS))
+    edges = np.unique(np.quantile(isolation, np.arange(1, n_bins) / n_bins))
+    return np.searchsorted(edges, isolation)
+
+
+@declared
+class CumulativeDisclosure(Metric):
+    """Excess share of training people to whom a published row comes near, over this and all published tables.
+
+    The ratio of a person is the isolation (distance to the nearest real row of another person) divided by the distance
+    to the nearest row of any published table or of the synthetic table, the largest over the person's rows. A person
+    with a ratio above 4 has a near row. All people of the current real tables are compared: members (train) with
+    non-members (holdout and reference). A row that resembles many people is near to both sides alike.
+
+    Attributes:
+        excess: Difference in the share of people with a near row between members and non-members, among people whose
+            row no other person has. It is computed within ten bins of isolation and weighted by inverse variance,
+            because near rows are rare by chance among isolated people, where a leak shows. 0: chance, negative:
+            training people are avoided.
+        share: The same difference without bins and weights, among all people. It detects leaks in dense regions.
+
+    Notes:
+        Ratios of published tables come from the ledger, which keeps the largest ratio of each person for 30 published
+        tables after the person left the real tables. Without a ledger, only the synthetic table counts, and earlier
+        releases if they are passed.
+
+        Sides are assigned by a hash, so people are exchangeable unless a release depends on the side. Intervals are
+        normal; each end holds with 95 %. They treat the people as independent and the published rows as fixed.
+
+        Not measurable with fewer than 20 people in train or holdout, or 20 synthetic rows. ``excess`` is exactly 0,
+        with a note, if fewer than 20 people on a side have a row that no other person has.
+
+        Distances are Euclidean in the raw space, as in ``dcr``. Source: none. Validation:
+        ``benchmarks/results/nights.md``.
+    """
+
+    name: ClassVar[str] = "cumulative_disclosure"
+    summary: ClassVar[str] = "What do the new table and all earlier releases disclose together?"
+    required_inputs: ClassVar[frozenset[str]] = frozenset({"train", "holdout", "synthetic"})
+    optional_inputs: ClassVar[frozenset[str]] = frozenset({"reference", "earlier_releases", "ledger"})
+    statistics: ClassVar[tuple[StatisticSpec, ...]] = (
+        StatisticSpec(
+            "excess",
+            "Share of training people to whom a released row comes near, beyond equally isolated unseen people.",
+            "two_sided",
+        ),
+        StatisticSpec(
+            "share", "Share of training people to whom a released row comes near, beyond chance.", "two_sided"
+        ),
+    )
+    default_limits: ClassVar[tuple[Limit, ...]] = (
+        Limit(
+            "cumulative_disclosure.excess",
+            at_most=0.025,
+            bound="significant",
+            source="significant at 95 %; see the lab report on nights",
+        ),
+        Limit(
+            "cumulative_disclosure.share",
+            at_most=0.06,
+            bound="value",
+            source="chosen as a backstop; see the lab report on nights",
+        ),
+    )
+    question: ClassVar[Question | None] = "membership"
+    causes: ClassVar[Causes] = Causes("earlier releases")
+
+    def measure(self, inputs: EvaluationInputs) -> MetricResult:
+        """Compute the statistics. There are no tables."""
+        people, fewest = inputs.all_subjects, MIN_SUBJECTS_PER_SIDE
+        sides = [np.unique(inputs.subject_codes(role)).size for role in ("train", "holdout")]
+        if min(*sides, len(inputs.synthetic)) < fewest:
+            reason = f"train and holdout need at least {fewest} people each, and the release {fewest} rows"
+            return self.not_measurable(inputs, reason, people.counts)
+        near, isolation, member = inputs.ratios > NEAR, inputs.table_ratios[1], people.member
+        alone = isolation > 0
+        bins, counts = isolation_bins(isolation[alone], member[alone]), (len(people.codes), people.smallest_side)
+        few = min((alone & member).sum(), (alone & ~member).sum()) < fewest
+        weighted = (0.0, 0.0) if few else excess(near[alone], member[alone], bins)
+        note = "nearly every person shares the row of another person" if few else ""
+        plain = self._estimate("share", *excess(near, member), counts)
+        return self.result(inputs, (self._estimate("excess", *weighted, counts, note), plain))
+
+    def _estimate(self, name: str, value: float, error: float, counts: tuple[int, int], note: str = "") -> Estimate:
+        if np.isnan(value):
+            reason = "people in train and unseen people differ too much in isolation"
+            return self.statistic(name).not_measurable(reason, counts)
+        low, high = max(value - _Z * error, -1.0), min(value + _Z * error, 1.0)
+        smallest = (_Z + NormalDist().inv_cdf(MDE_QUANTILE)) * error
+        return self.statistic(name).estimate(
+            value, low, high, counts, confidence=_CONFIDENCE, minimum_detectable_effect=smallest, note=note
+        )

@@ -1,0 +1,135 @@
+"""Ledger of disclosure: for each person, how close published rows have come to the person's own rows.
+
+The closeness of a row is its isolation (distance to the nearest real row of another person) divided by the distance to
+the nearest published row. Merging by maximum over nights is equivalent to searching the union of all published tables,
+and needs time and memory proportional to the number of people only.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from privacy_assets.distances.nearest import distance_to_other_subjects, nearest_rows
+from privacy_assets.errors import Damaged
+from privacy_assets.tables.encoding import EncodedTable
+
+KEPT_NIGHTS = 30  # published tables without a person after which the person's entry is removed
+_FIELDS = {"people": np.uint64, "ratio": np.float32, "absent": np.uint8}
+_LEAST = 1e-6  # smaller distances count as this
+
+
+@dataclass(frozen=True, eq=False)
+class Ledger:
+    """Largest closeness of each person's rows to any published row.
+
+    Attributes:
+        people: Keyed pseudonyms (:func:`.splitting.pseudonyms`), ascending and distinct, uint64 of shape (n,).
+        ratio: Largest isolation divided by distance over all published tables, float32 of shape (n,), at least 0.
+        absent: Number of published tables since the person was last in the real tables, uint8 of shape (n,).
+    """
+
+    people: np.ndarray
+    ratio: np.ndarray
+    absent: np.ndarray
+
+    @classmethod
+    def of(cls, people: np.ndarray, ratio: np.ndarray) -> Self:
+        """Create the ledger of one published table.
+
+        Args:
+            people: Pseudonyms of the people in the real tables, uint64 of shape (m,), in any order. A person may occur
+                several times.
+            ratio: Their ratios, shape (m,).
+
+        Returns:
+            The ledger, with the largest ratio of each person.
+        """
+        known, codes = np.unique(people.astype(np.uint64), return_inverse=True)
+        largest = np.zeros(len(known), np.float32)
+        np.maximum.at(largest, codes, ratio.astype(np.float32))
+        return cls(known, largest, np.zeros(len(known), np.uint8))
+
+    def ratios(self, people: np.ndarray) -> np.ndarray:
+        """Return the ratio of each of ``people``, float32 of shape (m,); 0 for people without an entry."""
+        if len(self.people) == 0:
+            return np.zeros(len(people), np.float32)
+        at = np.minimum(np.searchsorted(self.people, people), len(self.people) - 1)
+        return np.where(self.people[at] == people, self.ratio[at], np.float32(0))
+
+    def merged(self, latest: Ledger, kept_nights: int = KEPT_NIGHTS) -> Ledger:
+        """Merge the ledger of another published table by maximum.
+
+        Args:
+            latest: Ledger of that table.
+            kept_nights: Number of published tables without a person after which the person's entry is removed.
+
+        Returns:
+            The people of ``latest``, and those absent from it for fewer than ``kept_nights`` tables.
+        """
+        absent = self.absent.astype(np.int64) + 1
+        kept = ~np.isin(self.people, latest.people) & (absent < kept_nights)
+        people = np.concatenate([latest.people, self.people[kept]])
+        ratio = np.concatenate([np.maximum(latest.ratio, self.ratios(latest.people)), self.ratio[kept]])
+        absent = np.concatenate([latest.absent, np.minimum(absent[kept], np.iinfo(np.uint8).max).astype(np.uint8)])
+        order = np.argsort(people)
+        return Ledger(people[order], ratio[order], absent[order])
+
+    def to_bytes(self) -> bytes:
+        """Return a Parquet file. With the same library versions, equal ledgers give equal bytes."""
+        buffer = io.BytesIO()
+        columns = {name: getattr(self, name) for name in _FIELDS}
+        pq.write_table(pa.table(columns), buffer, compression="zstd", version="2.6")
+        return buffer.getvalue()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Read a file written by :meth:`to_bytes`.
+
+        Args:
+            data: Content of the file.
+
+        Returns:
+            The ledger.
+
+        Raises:
+            Damaged: The file is not a ledger.
+        """
+        try:
+            table = pq.read_table(io.BytesIO(data))
+            found = cls(*(table[name].to_numpy() for name in _FIELDS))
+        except (ValueError, KeyError, OSError):
+            raise Damaged("the ledger of disclosure cannot be read") from None
+        dtypes = [getattr(found, name).dtype == dtype for name, dtype in _FIELDS.items()]
+        if not (all(dtypes) and np.all(found.people[1:] > found.people[:-1]) and np.all(found.ratio >= 0)):
+            raise Damaged("the ledger of disclosure has other contents")
+        return found
+
+
+def disclosure_ratios(
+    real: EncodedTable, synthetic: EncodedTable, people: np.ndarray, device: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Measure how close a table comes to each person.
+
+    Args:
+        real: Rows of all real tables, shape (N,).
+        synthetic: Rows of the synthetic table, encoded by the same encoder.
+        people: Person of each real row, codes 0..s-1, int64 of shape (N,).
+        device: Torch device of the search.
+
+    Returns:
+        Ratio (float32) and isolation (float64) of each person, shape (s,): the largest over the person's rows. The
+        isolation of a row that another person also has is 0, and so is its ratio.
+    """
+    largest = np.zeros((2, int(people.max(initial=-1)) + 1))
+    if len(largest[0]) > 1:
+        isolation = distance_to_other_subjects(real, people, device)
+        nearest = nearest_rows(real, synthetic, device=device).distances[:, 0]
+        np.maximum.at(largest[0], people, isolation / np.maximum(nearest, _LEAST))
+        np.maximum.at(largest[1], people, isolation)
+    return largest[0].astype(np.float32), largest[1]

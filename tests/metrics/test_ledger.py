@@ -1,0 +1,139 @@
+"""Ledger of disclosure by person: merging, removal, and files."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import io
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from privacy_assets.errors import Damaged
+from privacy_assets.metrics.ledger import KEPT_NIGHTS, Ledger
+from privacy_assets.tables.canonical import real_tables
+from privacy_assets.tables.splitting import pseudonyms
+from privacy_assets.tables.table import Table
+
+KEY = b"key of the ledger"
+
+
+def nights(count: int, seed: int = 0) -> list[dict[int, float]]:
+    """Ratio by person of each night; about two thirds of 60 people are in the table."""
+    rng = np.random.default_rng(seed)
+    names = rng.integers(0, 1 << 63, 60, dtype=np.uint64).tolist()
+    return [{name: float(np.float32(rng.gamma(1))) for name in names if rng.random() < 0.7} for _ in range(count)]
+
+
+def ledger_of(night: dict[int, float]) -> Ledger:
+    return Ledger.of(np.array(list(night), np.uint64), np.array(list(night.values())))
+
+
+def contents(ledger: Ledger) -> dict[int, tuple[float, int]]:
+    rows = zip(ledger.people.tolist(), ledger.ratio.tolist(), ledger.absent.tolist(), strict=True)
+    return {person: (ratio, absent) for person, ratio, absent in rows}
+
+
+def merged(series: list[dict[int, float]]) -> Ledger:
+    ledger = ledger_of(series[0])
+    for night in series[1:]:
+        ledger = ledger.merged(ledger_of(night))
+    return ledger
+
+
+def test_merging_is_the_maximum_of_each_person() -> None:
+    series = nights(12)
+    expected: dict[int, tuple[float, int]] = {}
+    for number, night in enumerate(series):
+        for person, ratio in night.items():
+            expected[person] = max(expected.get(person, (0.0, 0))[0], ratio), number
+    assert contents(merged(series)) == {
+        person: (ratio, len(series) - 1 - last) for person, (ratio, last) in expected.items()
+    }
+
+
+def test_the_order_of_nights_rows_and_repeated_people_does_not_matter() -> None:
+    series = nights(6, seed=1)
+    one, other = merged(series), merged(series[::-1])
+    assert {name: ratio for name, (ratio, _) in contents(one).items()} == {
+        name: ratio for name, (ratio, _) in contents(other).items()
+    }
+    people, ratio = np.array([5, 3, 5, 9], np.uint64), np.array([1.0, 2.0, 7.0, 0.5])
+    back = Ledger.of(people[::-1], ratio[::-1])
+    assert contents(Ledger.of(people, ratio)) == contents(back) == {3: (2.0, 0), 5: (7.0, 0), 9: (0.5, 0)}
+    assert Ledger.of(people, ratio).to_bytes() == back.to_bytes()
+    assert back.merged(back).to_bytes() == back.to_bytes()
+
+
+def test_people_who_left_are_removed_after_thirty_tables() -> None:
+    left, here = ledger_of({1: 8.0, 2: 9.0}), ledger_of({2: 1.0})
+    for absent in range(1, KEPT_NIGHTS):
+        left = left.merged(here)
+        assert contents(left) == {1: (8.0, absent), 2: (9.0, 0)}
+    assert contents(left.merged(ledger_of({1: 0.5, 2: 1.0})))[1] == (8.0, 0), "who returns in time keeps the entry"
+    assert contents(left.merged(here)) == {2: (9.0, 0)}
+    assert contents(left.merged(here, kept_nights=60))[1] == (8.0, KEPT_NIGHTS)
+
+
+def test_ratios_of_people() -> None:
+    ledger = ledger_of({4: 2.0, 7: 3.0})
+    assert ledger.ratios(np.array([7, 1, 4, 9, 7], np.uint64)).tolist() == [3.0, 0.0, 2.0, 0.0, 3.0]
+    assert ledger_of({}).ratios(np.array([7], np.uint64)).tolist() == [0.0]
+    assert contents(ledger_of({}).merged(ledger)) == contents(ledger)
+    assert contents(ledger.merged(ledger_of({}))) == {4: (2.0, 1), 7: (3.0, 1)}
+
+
+@pytest.mark.parametrize("people", [0, 1, 60])
+def test_a_file_holds_the_ledger(people: int) -> None:
+    ledger = merged([dict(list(night.items())[:people]) for night in nights(3)])
+    again = Ledger.from_bytes(ledger.to_bytes())
+    assert contents(again) == contents(ledger) and again.to_bytes() == ledger.to_bytes()
+    assert [again.people.dtype, again.ratio.dtype, again.absent.dtype] == [np.uint64, np.float32, np.uint8]
+
+
+def table_file(**columns: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    pq.write_table(pa.table(columns), buffer)
+    return buffer.getvalue()
+
+
+GOOD = {"people": np.array([1, 2], np.uint64), "ratio": np.ones(2, np.float32), "absent": np.zeros(2, np.uint8)}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"no ledger",
+        table_file(**GOOD)[:-20],
+        table_file(people=GOOD["people"], ratio=GOOD["ratio"]),
+        table_file(**{**GOOD, "people": np.array([2, 1], np.uint64)}),
+        table_file(**{**GOOD, "people": np.array([1, 1], np.uint64)}),
+        table_file(**{**GOOD, "people": np.array([1, 2], np.int64)}),
+        table_file(**{**GOOD, "ratio": np.array([np.nan, 1], np.float32)}),
+    ],
+)
+def test_other_files_are_refused(data: bytes) -> None:
+    with pytest.raises(Damaged, match="the ledger of disclosure"):
+        Ledger.from_bytes(data)
+    assert len(Ledger.from_bytes(table_file(**GOOD)).people) == 2
+
+
+def test_pseudonyms_follow_the_content_without_a_subject() -> None:
+    rows = Table.read(pd.DataFrame({"x": [0.5, 1.5, 2.5, 1.5], "c": list("abca")}))
+    same = Table.read(pd.DataFrame({"x": [2.5, 1.5, 9.0, 9.0], "c": list("cbdd")}))
+    names, others = pseudonyms(rows, KEY), pseudonyms(same, KEY)
+    assert names.dtype == np.uint64 and len(set(names.tolist())) == 4, "rows that differ in one cell are other people"
+    assert others[:2].tolist() == [names[2], names[1]] and others[2] == others[3] and others[2] not in names
+    assert not set(names.tolist()) & set(pseudonyms(rows, b"another key").tolist())
+
+
+@pytest.mark.parametrize("ids", [[3, 1, 3], [3.0, 1.0, 3.0], ["3", "1", "3"]])
+def test_pseudonyms_follow_the_subject(ids: list[object]) -> None:
+    frame = pd.DataFrame({"who": ids, "x": [0.5, 1.5, 2.5]})
+    table = real_tables({"train": frame}, {"train": "train"}, "who")["train"]
+    digests = [hmac.new(KEY, text, hashlib.sha256).digest()[:8] for text in (b"3", b"1", b"3")]
+    assert pseudonyms(table, KEY).tolist() == [int.from_bytes(digest, "big") for digest in digests]
