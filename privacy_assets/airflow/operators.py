@@ -72,7 +72,7 @@ def _explained(error: PublicationRefused, run: TableRun) -> PublicationRefused:
     if not error.event.startswith(run.target.table):
         error.event = f"{run.target}: {error.event}"
     if error.outcome_known:
-        error.standing = standing(run.deployment.store, run.target, with_id=True)
+        error.standing = standing(run.deployment, run.target, with_id=True)
     return error
 
 

@@ -84,7 +84,7 @@ def _tables(context: dg.RunFailureSensorContext, failed: bool) -> list[str]:
 
 def _readers_have(releases: ReleaseResource, target: ReleaseTarget) -> str:
     try:
-        return standing(releases.deployment.store, target, with_id=True)
+        return standing(releases.deployment, target, with_id=True)
     except PrivacyAssetsError as error:
         return f"The current release is unknown: {error}"
 

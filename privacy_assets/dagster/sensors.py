@@ -27,7 +27,7 @@ from privacy_assets.gate.statements import ReleaseTarget
 from privacy_assets.infra.objects import check_no_credentials
 from privacy_assets.pipeline.resolve import RowSource
 from privacy_assets.pipeline.row_sources import partition_path
-from privacy_assets.pipeline.standing import day, published_on, standing
+from privacy_assets.pipeline.standing import day, standing
 
 ATTEMPTS = 3
 CATCH_UP = 30  # latest time windows in which partitions without a verdict are requested
@@ -161,26 +161,27 @@ def in_progress(watched: Watched, partition: str | None) -> dg.SkipReason | None
 
 def _unchanged(watched: Watched, partition: str | None, verdict: Any) -> dg.RunRequest | dg.SkipReason:
     """Return the reason why an unchanged source is skipped, or request the renewal of its release."""
-    target, store = ReleaseTarget(watched.name, partition), watched.deployment.store
+    target, deployment = ReleaseTarget(watched.name, partition), watched.deployment
     skipped = f"Skipped{'' if partition is None else f' {partition}'}: the source has not changed since"
     word = _text(verdict, "verdict").partition(":")[0]
     if word not in ("pass", ""):
         limits = _text(verdict, BROKEN) or "these rows failed before"
         judged = f"it was {'refused' if word == 'fail' else word} on {watched.day(verdict.timestamp)} ({limits})"
-        return dg.SkipReason(f"{skipped} {judged}. {standing(store, target, watched.zone)}")
+        return dg.SkipReason(f"{skipped} {judged}. {standing(deployment, target, watched.zone)}")
     published = watched.latest("published", partition)
     if published is None or published.timestamp < verdict.timestamp:
         text = f"{skipped} its verdict on {watched.day(verdict.timestamp)}."
         return _renewal(watched, partition, verdict.timestamp if published is None else published.timestamp, text)
+    release = deployment.store.release(target, _text(published, "release"))
+    text = f"{skipped} its release on {day(release.time, watched.zone)}"
     try:
-        current = store.current(target)
-    except PrivacyAssetsError as error:
-        return dg.SkipReason(f"{skipped} its release on {watched.day(verdict.timestamp)}. {error}")
-    if current.id != _text(published, "release"):
-        gone = f"its release on {watched.day(verdict.timestamp)}, which is no longer current"
-        return dg.SkipReason(f"{skipped} {gone}. {standing(store, target, watched.zone)}")
-    text = f"{skipped} its release on {day(published_on(current), watched.zone)}."
-    return _renewal(watched, partition, published.timestamp, text)
+        current = deployment.store.pointer(target, deployment.trusted).release
+    except (PrivacyAssetsError, OSError):
+        current = ""
+    if current != release.id:
+        rest = standing(deployment, target, watched.zone)
+        return dg.SkipReason(f"{text}, which is no longer current. {rest}")
+    return _renewal(watched, partition, published.timestamp, f"{text}.")
 
 
 def _renewal(watched: Watched, partition: str | None, last: float, text: str) -> dg.RunRequest | dg.SkipReason:
@@ -198,7 +199,7 @@ def _renewal(watched: Watched, partition: str | None, last: float, text: str) ->
     if datetime.fromtimestamp(latest, ZoneInfo(watched.zone)).date() >= today:
         return dg.SkipReason(text)
     try:
-        watched.deployment.gate().locks.check_not_stopped(watched.name)
+        watched.deployment.gate().check_not_stopped(watched.name)
     except PrivacyAssetsError as error:
         return dg.SkipReason(f"{text} {with_advice(error)}")
     return dg.RunRequest(

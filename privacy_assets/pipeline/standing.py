@@ -6,7 +6,7 @@ import datetime as dt
 from zoneinfo import ZoneInfo
 
 from privacy_assets.errors import InputError, PrivacyAssetsError
-from privacy_assets.gate.releases import Release, ReleaseStore
+from privacy_assets.gate.deployment import Deployment
 from privacy_assets.gate.statements import ReleaseTarget
 
 
@@ -21,29 +21,25 @@ def day(moment: dt.datetime, zone: str = "UTC") -> str:
     return f"{there.day} {there:%b}" + (f" {there.year}" if there.year != now.year else "")
 
 
-def published_on(release: Release) -> dt.datetime:
-    """Return the time of publication of a release."""
-    return dt.datetime.fromisoformat(release.published_at).replace(tzinfo=dt.UTC)
-
-
-def standing(store: ReleaseStore, target: ReleaseTarget, zone: str = "UTC", *, with_id: bool = False) -> str:
+def standing(deployment: Deployment, target: ReleaseTarget, zone: str = "UTC", *, with_id: bool = False) -> str:
     """Return a sentence about the release that readers have.
 
     Args:
-        store: Releases.
+        deployment: Deployment of the table.
         target: Table and partition.
         zone: Time zone of the day of the release.
         with_id: Include the id of the release.
     """
     try:
-        release = store.current(target)
+        pointer = deployment.store.pointer(target, deployment.trusted)
     except InputError:
         return "There is no release."
     except (PrivacyAssetsError, OSError) as error:
         return f"The current release is unknown: {error}."
-    published = day(published_on(release), zone)
-    return (
-        f"Readers have the release of {published} ({release.id})."
-        if with_id
-        else f"The release of {published} remains current."
-    )
+    if not pointer.release:
+        return "The current release was withdrawn, and there is no new one yet."
+    release = deployment.store.release(target, pointer.release)
+    published = day(release.time, zone)
+    if with_id:
+        return f"Readers have the release of {published} ({release.id})."
+    return f"The release of {published} remains current."

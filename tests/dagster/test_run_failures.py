@@ -8,10 +8,16 @@ from standins import failed_run, memorise, people, people_table, resources, run
 
 from privacy_assets import build_run_failure_sensor
 from privacy_assets.gate.deployment import DeploymentSettings
+from privacy_assets.gate.releases import Release
 from privacy_assets.gate.statements import ReleaseTarget
-from privacy_assets.pipeline.standing import day, published_on
+from privacy_assets.pipeline.standing import day
 
 REGIONS = dg.StaticPartitionsDefinition(["north", "south"])
+
+
+def current_release(home: Path) -> Release:
+    deployment = DeploymentSettings(home=home).open()
+    return deployment.store.current(ReleaseTarget("people"), deployment.trusted)
 
 
 class Watch:
@@ -45,13 +51,13 @@ def test_one_refusal_sends_one_message(
     blocked = run(leaky, instance)
     assert sum(not check.passed for check in blocked.get_asset_check_evaluations()) == 3
     (text,) = watch.tick()
-    release = DeploymentSettings(home=tmp_path).open().store.current(ReleaseTarget("people"))
+    release = current_release(tmp_path)
     reason = "dcr.identical_excess.significant (fail), dcr.member_excess_any.significant (fail). Fix: "
     first, place, step, readers = text.splitlines()
     assert first == f"Run {blocked.run_id} of people_pipeline failed: https://dagster.example.org/runs/{blocked.run_id}"
     assert place == "people:"
     assert step.startswith(f"  people__attest: the policy does not hold (fail: 2 of 2 limits are broken): {reason}")
-    assert readers == f"  Readers have the release of {day(published_on(release))} ({release.id})."
+    assert readers == f"  Readers have the release of {day(release.time)} ({release.id})."
     assert text in capsys.readouterr().err
     assert watch.tick() == []
 

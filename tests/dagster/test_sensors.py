@@ -1,6 +1,5 @@
 """Schedule and sensors, ticked by hand against real instances."""
 
-import json
 import os
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -16,7 +15,8 @@ from privacy_assets.dagster import sensors
 from privacy_assets.dagster.sensors import TAG
 from privacy_assets.errors import TableStopped
 from privacy_assets.gate.deployment import DeploymentSettings
-from privacy_assets.gate.lock import Locks
+from privacy_assets.gate.log import LogState
+from privacy_assets.gate.release import Pointer
 from privacy_assets.gate.statements import ReleaseTarget
 from privacy_assets.pipeline.standing import day
 
@@ -324,10 +324,13 @@ def test_the_reason_of_a_tick_has_verdict_limits_and_release(tmp_path: Path, sto
     refused = "dcr.identical_excess.significant, dcr.member_excess_any.significant"
     text = f"Skipped: the source has not changed since it was refused on {today} ({refused})."
     assert skipped(leaky, stored) == f"{text} The release of {today} remains current."
-    released = next((tmp_path / "releases/people/_all/releases").iterdir())
-    (tmp_path / "releases/people/_all/latest.json").write_text('{"release": "x"}')
+    (tmp_path / "releases/people/_all/latest.json").write_text("{")
     assert skipped(leaky, stored).startswith(f"{text} The current release is unknown: ")
-    assert released.is_dir()
+
+
+def pointer(home: Path) -> Pointer:
+    deployment = DeploymentSettings(home=home).open()
+    return deployment.store.pointer(ReleaseTarget("people"), deployment.trusted)
 
 
 def test_a_release_of_an_unchanged_source_is_renewed_once_a_day(
@@ -335,7 +338,7 @@ def test_a_release_of_an_unchanged_source_is_renewed_once_a_day(
 ) -> None:
     defs = table(tmp_path)
     assert run(defs, stored).success
-    before = DeploymentSettings(home=tmp_path).open().store.current(ReleaseTarget("people"))
+    before = pointer(tmp_path)
     assert "has not changed since" in skipped(defs, stored)  # it was published today
     tomorrow = (datetime.now(UTC) + timedelta(days=1)).date()
     monkeypatch.setattr(sensors, "_today", lambda zone: tomorrow)
@@ -349,7 +352,8 @@ def test_a_release_of_an_unchanged_source_is_renewed_once_a_day(
         instance=stored, asset_selection=requests[0].asset_selection, tags=dict(requests[0].tags)
     )
     assert ran.success and {event.step_key for event in ran.get_step_success_events()} == {"people__publish"}
-    assert DeploymentSettings(home=tmp_path).open().store.current(ReleaseTarget("people")) == before
+    after = pointer(tmp_path)
+    assert (after.release, after.number) == (before.release, before.number) and after.at >= before.at
     monkeypatch.undo()
     assert skipped(defs, stored).endswith(f"since its release on {day(datetime.now(UTC))}.")
 
@@ -365,17 +369,14 @@ def test_a_stopped_table_and_a_release_that_is_not_current_are_not_renewed(
         def stop(*_: object) -> None:
             raise TableStopped("people is stopped: 4 of its last 7 verdicts are 'fail'", table="people")
 
-        stopped.setattr(Locks, "check_not_stopped", stop)
+        stopped.setattr(LogState, "check_not_stopped", stop)
         text = f"Skipped: the source has not changed since its release on {today}. people is stopped: 4 of its last 7"
         fix = "verdicts are 'fail'. Fix: find the cause, then: privacy-assets accept people --reason \"...\""
         assert skipped(defs, stored) == f"{text} {fix}"
-    pointer = tmp_path / "releases/people/_all/latest.json"
-    earlier = "20260101T000000.000000Z-0123456789ab"
-    pointer.write_text(json.dumps({"release": earlier}))  # as after a rollback
+    gate = DeploymentSettings(home=tmp_path).open().gate()
+    gate.withdraw(ReleaseTarget("people"), pointer(tmp_path).release, "a person asked for it")
     text = f"Skipped: the source has not changed since its release on {today}, which is no longer current."
-    assert skipped(defs, stored) == f"{text} The release of {day(datetime(2026, 1, 1, tzinfo=UTC))} remains current."
-    pointer.unlink()
-    assert skipped(defs, stored).startswith("Skipped: the source has not changed since its release on")
+    assert skipped(defs, stored) == f"{text} The current release was withdrawn, and there is no new one yet."
 
 
 def test_days_have_a_year_only_if_it_is_not_the_current_one() -> None:
