@@ -21,7 +21,7 @@ _HOMES = {
     "build_privacy_assets": "privacy_assets.dagster.definitions",
     "build_privacy_checks": "privacy_assets.dagster.checks",
     "build_source_sensor": "privacy_assets.dagster.sensors",
-    "build_run_failure_sensor": "privacy_assets.dagster.sensors",
+    "build_run_failure_sensor": "privacy_assets.dagster.run_failures",
     "build_table_schedule": "privacy_assets.dagster.sensors",
     "resources": "privacy_assets.dagster.resources",
     "frozen_config": "privacy_assets.dagster.frozen_config",

@@ -147,6 +147,7 @@ class PublicationRefused(PrivacyAssetsError, RuntimeError):
         found: Value that was found instead.
         reader: The caller only reads releases, and cannot rerun steps.
         outcome_known: False: the release may have been published nevertheless.
+        standing: Sentence about the current release, shown after the advice. Empty: none.
     """
 
     event: str
@@ -156,6 +157,7 @@ class PublicationRefused(PrivacyAssetsError, RuntimeError):
     found: object = None
     reader: bool = False
     outcome_known: bool = True
+    standing: str = ""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -341,7 +343,8 @@ def with_advice(error: Exception) -> str:
     if not isinstance(error, PublicationRefused):
         return str(error)
     end = "\n" if "\n" in error.event else ". "
-    return f"{error.event.removesuffix('.')}{end}Fix: {advice(error)}"
+    text = f"{error.event.removesuffix('.')}{end}Fix: {advice(error)}"
+    return f"{text.removesuffix('.')}. {error.standing}" if error.standing else text
 
 
 def outcome_known(error: Exception) -> bool:

@@ -23,9 +23,10 @@ from privacy_assets.gate.releases import Release
 from privacy_assets.infra.objects import check_no_template
 from privacy_assets.pipeline.redaction import redact, redact_thread_errors, suppress_output, without_values
 from privacy_assets.pipeline.spec import TableSpec
+from privacy_assets.pipeline.standing import standing
 from privacy_assets.pipeline.steps import ATTEST, PUBLISH, Task, run_table, tasks, timed, upstream
 from privacy_assets.pipeline.stored import StoredRun
-from privacy_assets.pipeline.work import Attested, Prepared
+from privacy_assets.pipeline.work import Attested, Prepared, TableRun
 from privacy_assets.policy import Policy
 from privacy_assets.report.advice import first_remedy
 from privacy_assets.report.text import verdict_lines
@@ -64,6 +65,15 @@ def _safe_exception(error: BaseException) -> BaseException:
     if isinstance(error, _REFUSALS):
         return (AirflowException if error.retry else AirflowFailException)(with_advice(error))
     return without_values(error, (), _INTERRUPTS).with_traceback(None)
+
+
+def _explained(error: PublicationRefused, run: TableRun) -> PublicationRefused:
+    """Add table, partition and current release to a refusal, because callbacks see only its message."""
+    if not error.event.startswith(run.target.table):
+        error.event = f"{run.target}: {error.event}"
+    if error.outcome_known:
+        error.standing = standing(run.deployment, run.target, with_id=True)
+    return error
 
 
 Table = AirflowTable | TableSpec | str | Path
@@ -188,7 +198,13 @@ class _GateOperator(BaseOperator):
         # Bind before `suppress_output`: a logger first bound within it writes to a stream that it closes.
         self._log = self.log.bind() if hasattr(self.log, "bind") else self.log
         with suppress_output(), self.gated.deployment.credentials(), self._workers():
-            done = self._work(self.gated.stored(context, self.log.info), context)
+            stored = self.gated.stored(context, self.log.info)
+            try:
+                done = self._work(stored, context)
+            except PublicationRefused as error:
+                raise _explained(error, stored.run) from None
+            if done.refusal is not None:
+                _explained(done.refusal, stored.run)
         if self.page:
             context["ti"].xcom_push(key=REPORT, value=self.page)
         for line in done.last_lines:

@@ -297,6 +297,7 @@ def caller_reference() -> Mapping[str, Any]:
 
 
 HOLDS, RELEASED = "policy_holds", "released"
+BROKEN = "limits that do not hold"  # metadata of attestations
 _SHOWN = 16  # characters of a hash
 Metadata = Mapping[str, Any]
 
@@ -404,6 +405,7 @@ def _attested(table: DagsterTable, found: Attested) -> Iterator[Any]:
     hashes = {"sha256": stated.sha256, "policy_digest": stated.policy_digest, "signed by": stated.keyid}
     metadata: dict[str, Any] = {
         **shown,
+        **({BROKEN: ", ".join(outcome.limit.key for outcome in broken)} if broken else {}),
         "attempt": stated.attempt,
         "policy": table.resolved.policy.title,
         # Prefixes, because the UI truncates tables with long values. The record contains the full hashes.

@@ -2,14 +2,18 @@
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from datetime import UTC, date, datetime
+from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
 
 import dagster as dg
 
 from privacy_assets.dagster.failures import redact_exceptions
 from privacy_assets.dagster.frozen_config import RELEASES
+from privacy_assets.dagster.metadata import BROKEN
 from privacy_assets.dagster.table import (
     FINGERPRINT,
+    TABLE,
     beside,
     files_fingerprint,
     source_version,
@@ -17,16 +21,21 @@ from privacy_assets.dagster.table import (
     table_key,
     table_source,
 )
-from privacy_assets.errors import ConfigError, InputError
+from privacy_assets.errors import ConfigError, InputError, PrivacyAssetsError, with_advice
+from privacy_assets.gate.deployment import Deployment
+from privacy_assets.gate.statements import ReleaseTarget
 from privacy_assets.infra.objects import check_no_credentials
 from privacy_assets.pipeline.resolve import RowSource
 from privacy_assets.pipeline.row_sources import partition_path
+from privacy_assets.pipeline.standing import day, standing
 
 ATTEMPTS = 3
 CATCH_UP = 30  # latest time windows in which partitions without a verdict are requested
 REASONS = 5  # maximum number of skipped partitions whose reason is shown
 LOOK_BACK = 100  # latest time windows in which partitions without a verdict are looked for
-TAG = "privacy_assets/source"
+TAG, RENEWAL = "privacy_assets/source", "privacy_assets/renewal"
+_FINISHED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
+_UNFINISHED = [status for status in dg.DagsterRunStatus if status not in _FINISHED]
 
 
 def partitions_to_watch(
@@ -74,41 +83,139 @@ def _latest_windows(definition: dg.TimeWindowPartitionsDefinition, last: str) ->
     return keys
 
 
-def decide(
-    instance: dg.DagsterInstance, attestation: dg.AssetKey, partition: str | None, fingerprint: str
-) -> dg.RunRequest | dg.SkipReason:
+class Watched(NamedTuple):
+    """Table that a schedule or sensor watches.
+
+    Attributes:
+        instance: Dagster instance.
+        attestation: Key of the attestation of the table.
+        deployment: Deployment of the table.
+        zone: Time zone of the dates in messages.
+    """
+
+    instance: dg.DagsterInstance
+    attestation: dg.AssetKey
+    deployment: Deployment
+    zone: str = "UTC"
+
+    @property
+    def name(self) -> str:
+        """Name of the table."""
+        return self.attestation.path[-2]
+
+    def latest(self, asset: str, partition: str | None) -> Any:
+        """Return the record of the latest materialization of an asset, or None."""
+        keys = None if partition is None else [partition]
+        only = dg.AssetRecordsFilter(asset_key=beside(self.attestation, asset), asset_partitions=keys)
+        found = self.instance.fetch_materializations(only, limit=1).records
+        return found[0] if found else None
+
+    def day(self, timestamp: float) -> str:
+        """Return the day of a timestamp as text."""
+        return day(datetime.fromtimestamp(timestamp, UTC), self.zone)
+
+
+def decide(watched: Watched, partition: str | None, fingerprint: str) -> dg.RunRequest | dg.SkipReason:
     """Request a run unless the source has a verdict, a run is in progress, or three attempts gave no verdict.
 
     The last attestation is the verdict on this source if it is newer than a source asset with this fingerprint, or if
     its run was requested for this fingerprint (a sensor may watch other files than those of the source). Attempts are
     counted since the last attestation, so a source that returns to an earlier state runs again, as does one whose run
-    crashed.
+    crashed. If the source is unchanged since a release, its renewal is requested once a day.
 
     Args:
-        instance: Dagster instance.
-        attestation: Key of the attestation of the table.
+        watched: The table.
         partition: Partition, or None.
         fingerprint: Fingerprint of the source.
     """
-    name = attestation.path[-2]
-    place = name if partition is None else f"{name}, {partition}"
-    source = _latest(instance, beside(attestation, "source"), partition)
-    verdict = _latest(instance, attestation, partition)
+    place = _place(watched, partition)
+    source, verdict = watched.latest("source", partition), watched.latest("attestation", partition)
     since = verdict.timestamp if verdict is not None else 0.0
     mark = f"{place}|{fingerprint}"
-    runs = instance.get_run_records(dg.RunsFilter(tags={TAG: mark}))
+    runs = watched.instance.get_run_records(dg.RunsFilter(tags={TAG: mark}))
     by_request = verdict is not None and verdict.run_id in {run.dagster_run.run_id for run in runs}
-    by_source = source is not None and _fingerprint(source) == fingerprint and source.timestamp <= since
-    if by_request or by_source:
-        return dg.SkipReason(f"{place}: the source is unchanged since its verdict.")
-    if any(not run.dagster_run.is_finished for run in runs):
-        return dg.SkipReason(f"{place}: a run on this source is in progress.")
+    by_source = source is not None and _text(source, FINGERPRINT) == fingerprint and source.timestamp <= since
+    if verdict is not None and (by_request or by_source):
+        return _unchanged(watched, partition, verdict)
+    if running := in_progress(watched, partition):
+        return running
     attempts = sum(run.create_timestamp.timestamp() > since for run in runs)
     if attempts >= ATTEMPTS:
         return dg.SkipReason(
             f"{place}: {attempts} attempts without a verdict. Fix: inspect their runs, then start one manually."
         )
-    return dg.RunRequest(run_key=f"{mark}|{since:.6f}|{attempts + 1}", partition_key=partition, tags={TAG: mark})
+    tags = {TAG: mark, TABLE: watched.name}
+    return dg.RunRequest(run_key=f"{mark}|{since:.6f}|{attempts + 1}", partition_key=partition, tags=tags)
+
+
+def in_progress(watched: Watched, partition: str | None) -> dg.SkipReason | None:
+    """Return a skip reason if a run that will give a verdict is queued or in progress, however it was launched."""
+    for run in watched.instance.get_runs(dg.RunsFilter(statuses=_UNFINISHED)):
+        selected = run.asset_selection
+        judges = run.job_name == f"{watched.name}_pipeline" if selected is None else watched.attestation in selected
+        if judges and run.tags.get("dagster/partition") == partition:
+            fix = "wait for it, or terminate it if its process was killed"
+            return dg.SkipReason(f"{_place(watched, partition)}: run {run.run_id} is in progress. Fix: {fix}.")
+    return None
+
+
+def _unchanged(watched: Watched, partition: str | None, verdict: Any) -> dg.RunRequest | dg.SkipReason:
+    """Return the reason why an unchanged source is skipped, or request the renewal of its release."""
+    target, deployment = ReleaseTarget(watched.name, partition), watched.deployment
+    skipped = f"Skipped{'' if partition is None else f' {partition}'}: the source has not changed since"
+    word = _text(verdict, "verdict").partition(":")[0]
+    if word not in ("pass", ""):
+        limits = _text(verdict, BROKEN) or "these rows failed before"
+        judged = f"it was {'refused' if word == 'fail' else word} on {watched.day(verdict.timestamp)} ({limits})"
+        return dg.SkipReason(f"{skipped} {judged}. {standing(deployment, target, watched.zone)}")
+    published = watched.latest("published", partition)
+    if published is None or published.timestamp < verdict.timestamp:
+        text = f"{skipped} its verdict on {watched.day(verdict.timestamp)}."
+        return _renewal(watched, partition, verdict.timestamp if published is None else published.timestamp, text)
+    release = deployment.store.release(target, _text(published, "release"))
+    text = f"{skipped} its release on {day(release.time, watched.zone)}"
+    try:
+        current = deployment.store.pointer(target, deployment.trusted).release
+    except (PrivacyAssetsError, OSError):
+        current = ""
+    if current != release.id:
+        rest = standing(deployment, target, watched.zone)
+        return dg.SkipReason(f"{text}, which is no longer current. {rest}")
+    return _renewal(watched, partition, published.timestamp, f"{text}.")
+
+
+def _renewal(watched: Watched, partition: str | None, last: float, text: str) -> dg.RunRequest | dg.SkipReason:
+    """Request a run of the step that publishes, at most once a day. It verifies the release and renews its time.
+
+    Args:
+        watched: The table.
+        partition: Partition, or None.
+        last: Time of the last publication.
+        text: Reason to skip if it was published or requested today.
+    """
+    place, today = _place(watched, partition), _today(watched.zone)
+    asked = watched.instance.get_run_records(dg.RunsFilter(tags={RENEWAL: place}), limit=1)
+    latest = max([last, *(run.create_timestamp.timestamp() for run in asked)])
+    if datetime.fromtimestamp(latest, ZoneInfo(watched.zone)).date() >= today:
+        return dg.SkipReason(text)
+    try:
+        watched.deployment.gate().check_not_stopped(watched.name)
+    except PrivacyAssetsError as error:
+        return dg.SkipReason(f"{text} {with_advice(error)}")
+    return dg.RunRequest(
+        run_key=f"{place}|renewal|{today}",
+        partition_key=partition,
+        asset_selection=[beside(watched.attestation, "published")],
+        tags={RENEWAL: place, TABLE: watched.name},
+    )
+
+
+def _today(zone: str) -> date:
+    return datetime.now(ZoneInfo(zone)).date()
+
+
+def _place(watched: Watched, partition: str | None) -> str:
+    return str(ReleaseTarget(watched.name, partition))
 
 
 def merged(context: Any, decisions: Iterable[dg.RunRequest | dg.SkipReason], note: str) -> Any:
@@ -131,14 +238,9 @@ def merged(context: Any, decisions: Iterable[dg.RunRequest | dg.SkipReason], not
     return requests
 
 
-def _latest(instance: dg.DagsterInstance, key: dg.AssetKey, partition: str | None) -> Any:
-    keys = [partition] if partition is not None else None
-    found = instance.fetch_materializations(dg.AssetRecordsFilter(asset_key=key, asset_partitions=keys), limit=1)
-    return found.records[0] if found.records else None
-
-
-def _fingerprint(record: Any) -> str:
-    value = record.asset_materialization.metadata.get(FINGERPRINT)
+def _text(record: Any, name: str) -> str:
+    """Return an entry of the metadata of a materialization as text, or "" if there is none."""
+    value = record.asset_materialization.metadata.get(name)
     return str(value.value) if value is not None else ""
 
 
@@ -173,30 +275,31 @@ def build_table_schedule(name: str, cron: str, *, timezone: str = "UTC") -> dg.S
         attestation, instance = table_key(graph, name), context.instance
         row_source, definition = table_source(graph, attestation), graph.get(attestation).partitions_def
         partitions, note = partitions_to_watch(attestation, definition, instance)
+        watched = Watched(instance, attestation, context.resources.releases.deployment, timezone)
         if row_source is None:
             windows, time = isinstance(definition, dg.TimeWindowPartitionsDefinition), context.scheduled_execution_time
             decisions = [
-                decide(instance, attestation, one, "")
+                decide(watched, one, "")
                 if windows and one != partitions[-1]
-                else dg.RunRequest(run_key=f"{name}|{one}|{time}", partition_key=one)  # Dagster needs a key for each
+                else in_progress(watched, one)
+                # Dagster needs a key for each
+                or dg.RunRequest(run_key=f"{name}|{one}|{time}", partition_key=one, tags={TABLE: name})
                 for one in partitions
             ]
             return merged(context, decisions, note)
-        key = context.resources.releases.key("fingerprints")
-        decisions = [_tick(instance, attestation, row_source, partition, key) for partition in partitions]
+        decisions = [_tick(watched, row_source, partition) for partition in partitions]
         return merged(context, decisions, note)
 
     return schedule
 
 
-def _tick(
-    instance: dg.DagsterInstance, attestation: dg.AssetKey, row_source: RowSource, partition: str | None, key: bytes
-) -> dg.RunRequest | dg.SkipReason:
+def _tick(watched: Watched, row_source: RowSource, partition: str | None) -> dg.RunRequest | dg.SkipReason:
     try:
-        version = source_version(row_source, partition, key, instance)[FINGERPRINT]
+        key = watched.deployment.key("fingerprints")
+        version = source_version(row_source, partition, key, watched.instance)[FINGERPRINT]
     except InputError as error:
         return dg.SkipReason(str(error))
-    return decide(instance, attestation, partition, version)
+    return decide(watched, partition, version)
 
 
 def build_source_sensor(name: str, path: str, *, minimum_interval_seconds: int = 60) -> dg.SensorDefinition:
@@ -231,7 +334,8 @@ def build_source_sensor(name: str, path: str, *, minimum_interval_seconds: int =
         graph = _graph(context)
         attestation = table_key(graph, name)
         seen: dict[str, list[str]] = _cursor(context, lambda look: [type(one) for one in look] == [str, str])
-        key = context.resources.releases.key("fingerprints")
+        watched = Watched(context.instance, attestation, context.resources.releases.deployment)
+        key = watched.deployment.key("fingerprints")
         decisions: list[dg.RunRequest | dg.SkipReason] = []
         known: dict[str, list[str]] = {}
         definition = graph.get(attestation).partitions_def
@@ -243,7 +347,7 @@ def build_source_sensor(name: str, path: str, *, minimum_interval_seconds: int =
             except InputError as error:
                 decisions.append(dg.SkipReason(str(error)))
                 continue
-            decisions.append(decide(context.instance, attestation, partition, known[slot][1]))
+            decisions.append(decide(watched, partition, known[slot][1]))
         context.update_cursor(json.dumps(known))
         return merged(context, decisions, note)
 
@@ -256,51 +360,6 @@ def _look(path: str, seen: Sequence[str] | None, key: bytes) -> list[str]:
     if seen is not None and seen[0] == stat:
         return list(seen)
     return [stat, files_fingerprint(path, key)]
-
-
-def build_run_failure_sensor(
-    notify: Callable[[str], object] | None = None,
-    *,
-    name: str = "privacy_run_failures",
-    minimum_interval_seconds: int = 60,
-) -> dg.SensorDefinition:
-    """Build a sensor that reports each failed run of this code location once, in the log and to ``notify``.
-
-    A run fails if the gate rejects its table. The message contains run, job, partition, failed steps and the reason of
-    each rejection, but no private values. The sensor is stopped by default.
-
-    Args:
-        notify: Called with the message, for example to post it to a chat. If it raises an exception, the message is
-            not repeated. None: the message is only logged.
-        name: Name of the sensor.
-        minimum_interval_seconds: Minimum time between two ticks.
-
-    Returns:
-        The sensor.
-    """
-
-    @dg.run_failure_sensor(
-        name=name,
-        minimum_interval_seconds=minimum_interval_seconds,
-        description="Reports failed runs, such as rejected publications.",
-    )
-    @redact_exceptions
-    def run_failures(context: dg.RunFailureSensorContext) -> None:
-        run = context.dagster_run
-        partition = f", partition {context.partition_key}" if context.partition_key else ""
-        steps = [_failed_step(event) for event in context.get_step_failure_events()]
-        text = "\n  ".join([f"run {run.run_id} of {run.job_name}{partition} failed.", *steps])
-        context.log.error(text)
-        if notify is not None:
-            notify(text)
-
-    return run_failures
-
-
-def _failed_step(event: dg.DagsterEvent) -> str:
-    """Describe a failed step. Only failures raised as ``dg.Failure`` have a message without private values."""
-    failure = event.step_failure_data.user_failure_data
-    return f"{event.step_key}: {(failure and failure.description) or 'see the log of the run'}"
 
 
 def _cursor(context: dg.SensorEvaluationContext, fits: Callable[[list[Any]], bool]) -> dict[str, Any]:

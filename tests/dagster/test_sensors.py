@@ -2,17 +2,23 @@
 
 import os
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
-from standins import QUICK, failed_run, memorise, people, people_table, resources, run, sqlite_instance, table_of
+from standins import QUICK, memorise, people, people_table, resources, run, sqlite_instance, table_of
 
 from privacy_assets import build_run_failure_sensor, build_source_sensor, build_table_schedule
 from privacy_assets.dagster import sensors
 from privacy_assets.dagster.sensors import TAG
+from privacy_assets.errors import TableStopped
+from privacy_assets.gate.deployment import DeploymentSettings
+from privacy_assets.gate.log import LogState
+from privacy_assets.gate.release import Pointer
+from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.pipeline.standing import day
 
 REGIONS = dg.StaticPartitionsDefinition(["north", "south"])
 
@@ -69,7 +75,30 @@ def test_a_new_source_runs_until_there_is_a_verdict(tmp_path: Path, instance: dg
     verdict(instance, request)
     for run_record in instance.get_runs():
         instance.delete_run(run_record.run_id)
-    assert "unchanged" in tick(defs, instance, first.cursor).skip_message
+    assert "has not changed since" in tick(defs, instance, first.cursor).skip_message
+
+
+def test_a_run_of_any_kind_stops_the_next_request(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    """A run by hand, or from the asset graph. Not a part of the pipeline, or another table."""
+    defs = table(tmp_path)
+    attestation, score = (dg.AssetKey(["people", name]) for name in ("attestation", "dcr"))
+    graph = "__ASSET_JOB"
+    for job, selection, status, waits in (
+        ("people_pipeline", None, dg.DagsterRunStatus.STARTED, True),
+        (graph, {attestation, score}, dg.DagsterRunStatus.STARTING, True),
+        ("people_pipeline", {score}, dg.DagsterRunStatus.STARTED, False),
+        (graph, {dg.AssetKey(["visits", "attestation"])}, dg.DagsterRunStatus.STARTED, False),
+        ("visits_pipeline", None, dg.DagsterRunStatus.STARTED, False),
+        ("people_pipeline", None, dg.DagsterRunStatus.CANCELED, False),
+    ):
+        other = dg.DagsterRun(job, asset_selection=selection and frozenset(selection), status=status)
+        instance.add_run(other)
+        found = tick(defs, instance)
+        assert bool(found.run_requests) != waits
+        if waits:
+            text = f"people: run {other.run_id} is in progress. Fix: wait for it, or terminate it if its process was"
+            assert found.skip_message == f"{text} killed."
+        instance.delete_run(other.run_id)
 
 
 def test_three_attempts_then_a_person_must_look(tmp_path: Path, instance: dg.DagsterInstance) -> None:
@@ -165,7 +194,7 @@ def test_a_sensor_on_a_table_without_a_source_does_not_loop(tmp_path: Path, inst
     (request,) = tick(defs, instance).run_requests
     job = defs.resolve_job_def("people_pipeline")
     job.execute_in_process(instance=instance, tags=dict(request.tags), raise_on_error=False)
-    assert "unchanged" in tick(defs, instance).skip_message
+    assert "has not changed since" in tick(defs, instance).skip_message
     people(100, 4).drop(columns="pid").to_csv(files["synthetic"], index=False)
     assert len(tick(defs, instance).run_requests) == 1
 
@@ -175,7 +204,7 @@ def test_the_schedule_runs_only_for_a_new_source(tmp_path: Path, stored: dg.Dags
     (request,) = scheduled(defs, stored).run_requests
     assert request.tags[TAG].startswith("people|")
     verdict(stored, request)  # of a run by hand, without the schedule's tag
-    assert "unchanged" in scheduled(defs, stored).skip_message
+    assert "has not changed since" in scheduled(defs, stored).skip_message
     people(150).to_parquet(tmp_path / "people.parquet")
     assert len(scheduled(defs, stored).run_requests) == 1
 
@@ -227,16 +256,16 @@ def test_older_windows_without_a_verdict_are_named(done: str, instance: dg.Dagst
 
 def test_after_three_days_without_the_daemon_each_day_is_requested(tmp_path: Path, stored: dg.DagsterInstance) -> None:
     days = ["2026-05-29", "2026-05-30", "2026-05-31"]
-    for day in days:
-        people(100).to_csv(tmp_path / f"people_{day}.csv", index=False)
+    for one in days:
+        people(100).to_csv(tmp_path / f"people_{one}.csv", index=False)
     defs = table(tmp_path, source=str(tmp_path / "people_{partition}.csv"), partitions_def=DAYS)
     judged(stored, "2026-05-28")
     for found in (scheduled(defs, stored), tick(defs, stored)):
         assert [request.partition_key for request in found.run_requests] == days
     (tmp_path / "people_2026-05-30.csv").unlink()  # the others do not wait for it
     assert [request.partition_key for request in scheduled(defs, stored).run_requests] == [days[0], days[2]]
-    for day in days:
-        (tmp_path / f"people_{day}.csv").unlink(missing_ok=True)
+    for one in days:
+        (tmp_path / f"people_{one}.csv").unlink(missing_ok=True)
     stored.wipe_assets([dg.AssetKey(["people", "attestation"])])
     judged(stored, "2026-01-05")
     skipped = scheduled(defs, stored).skip_message
@@ -277,53 +306,81 @@ def test_schedules_and_sensors_are_stopped_by_default(tmp_path: Path) -> None:
     assert all(s.default_status == dg.DefaultScheduleStatus.STOPPED for s in defs.schedules)
 
 
-def test_a_rejected_publication_is_a_failed_run_that_is_reported(
-    tmp_path: Path, instance: dg.DagsterInstance, capsys: pytest.CaptureFixture[str]
+def skipped(defs: dg.Definitions, instance: dg.DagsterInstance) -> str:
+    """The reason of a tick of the schedule and of the sensor, which is the same."""
+    texts = {found.skip_message for found in (scheduled(defs, instance), tick(defs, instance))}
+    (text,) = texts
+    return str(text)
+
+
+def test_the_reason_of_a_tick_has_verdict_limits_and_release(tmp_path: Path, stored: dg.DagsterInstance) -> None:
+    today = day(datetime.now(UTC))
+    honest = table(tmp_path)
+    assert run(honest, stored).success
+    assert skipped(honest, stored) == f"Skipped: the source has not changed since its release on {today}."
+    people(300, 1).to_parquet(tmp_path / "people.parquet")
+    leaky = table(tmp_path, generator=memorise)
+    assert not run(leaky, stored).success
+    refused = "dcr.identical_excess.significant, dcr.member_excess_any.significant"
+    text = f"Skipped: the source has not changed since it was refused on {today} ({refused})."
+    assert skipped(leaky, stored) == f"{text} The release of {today} remains current."
+    (tmp_path / "releases/people/_all/latest.json").write_text("{")
+    assert skipped(leaky, stored).startswith(f"{text} The current release is unknown: ")
+
+
+def pointer(home: Path) -> Pointer:
+    deployment = DeploymentSettings(home=home).open()
+    return deployment.store.pointer(ReleaseTarget("people"), deployment.trusted)
+
+
+def test_a_release_of_an_unchanged_source_is_renewed_once_a_day(
+    tmp_path: Path, stored: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    defs = table(tmp_path, generator=memorise, partitions_def=REGIONS, partition_column="region")
-    blocked = run(defs, instance, partition="north")
-    told: list[str] = []
-    for notify in (told.append, None):
-        build_run_failure_sensor(notify)(failed_run(blocked, instance))
-    (text,) = told
-    assert text.startswith(f"run {blocked.run_id} of people_pipeline, partition north failed.\n  people__attest: ")
-    assert "dcr.identical_excess" in text and capsys.readouterr().err.count(text) == 2
+    defs = table(tmp_path)
+    assert run(defs, stored).success
+    before = pointer(tmp_path)
+    assert "has not changed since" in skipped(defs, stored)  # it was published today
+    tomorrow = (datetime.now(UTC) + timedelta(days=1)).date()
+    monkeypatch.setattr(sensors, "_today", lambda zone: tomorrow)
+    requests = [*scheduled(defs, stored).run_requests, *tick(defs, stored).run_requests]
+    assert {request.run_key for request in requests} == {f"people|renewal|{tomorrow}"}
+    assert requests[0].asset_selection == [dg.AssetKey(["people", "published"])]
+    own = {"privacy_assets/renewal": "people", "privacy_assets/table": "people"}
+    assert own.items() <= requests[0].tags.items()
+    job = defs.resolve_job_def("people_pipeline")
+    ran = job.execute_in_process(
+        instance=stored, asset_selection=requests[0].asset_selection, tags=dict(requests[0].tags)
+    )
+    assert ran.success and {event.step_key for event in ran.get_step_success_events()} == {"people__publish"}
+    after = pointer(tmp_path)
+    assert (after.release, after.number) == (before.release, before.number) and after.at >= before.at
+    monkeypatch.undo()
+    assert skipped(defs, stored).endswith(f"since its release on {day(datetime.now(UTC))}.")
 
 
-def test_each_of_thirty_failed_runs_is_reported_over_several_ticks(instance: dg.DagsterInstance) -> None:
-    """Dagster reports at most five runs in a tick, and none that failed before the first tick."""
+def test_a_stopped_table_and_a_release_that_is_not_current_are_not_renewed(
+    tmp_path: Path, stored: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    defs, today = table(tmp_path), day(datetime.now(UTC))
+    assert run(defs, stored).success
+    monkeypatch.setattr(sensors, "_today", lambda zone: datetime.now(UTC).date() + timedelta(days=1))
+    with monkeypatch.context() as stopped:
 
-    @dg.op
-    def fails() -> None:
-        raise ValueError
+        def stop(*_: object) -> None:
+            raise TableStopped("people is stopped: 4 of its last 7 verdicts are 'fail'", table="people")
 
-    @dg.job(partitions_def=dg.StaticPartitionsDefinition([str(number) for number in range(30)]))
-    def nightly() -> None:
-        fails()
-
-    told: list[str] = []
-    defs = dg.Definitions(jobs=[nightly], sensors=[build_run_failure_sensor(told.append)])
-    sensor, job, cursor = defs.resolve_sensor_def("privacy_run_failures"), defs.resolve_job_def("nightly"), None
-
-    def ticks(n: int) -> None:
-        nonlocal cursor
-        for _ in range(n):
-            with dg.build_sensor_context(instance, cursor, repository_def=defs.get_repository_def()) as context:
-                cursor = sensor.evaluate_tick(context).cursor
-
-    ticks(1)
-    for number in range(30):
-        job.execute_in_process(instance=instance, partition_key=str(number), raise_on_error=False)
-    ticks(7)
-    assert [int(text.partition("partition ")[2].partition(" ")[0]) for text in told] == list(range(30))
+        stopped.setattr(LogState, "check_not_stopped", stop)
+        text = f"Skipped: the source has not changed since its release on {today}. people is stopped: 4 of its last 7"
+        fix = "verdicts are 'fail'. Fix: find the cause, then: privacy-assets accept people --reason \"...\""
+        assert skipped(defs, stored) == f"{text} {fix}"
+    gate = DeploymentSettings(home=tmp_path).open().gate()
+    gate.withdraw(ReleaseTarget("people"), pointer(tmp_path).release, "a person asked for it")
+    text = f"Skipped: the source has not changed since its release on {today}, which is no longer current."
+    assert skipped(defs, stored) == f"{text} The current release was withdrawn, and there is no new one yet."
 
 
-def test_an_error_of_another_asset_is_reported_without_its_message(instance: dg.DagsterInstance) -> None:
-    @dg.asset
-    def breaks() -> None:
-        raise ValueError("a private value")
-
-    result = dg.materialize([breaks], instance=instance, raise_on_error=False)
-    told: list[str] = []
-    build_run_failure_sensor(told.append)(failed_run(result, instance))
-    assert told[0].endswith("failed.\n  breaks: see the log of the run")
+def test_days_have_a_year_only_if_it_is_not_the_current_one() -> None:
+    now = datetime.now(UTC)
+    assert day(now.replace(month=11, day=3)) == "3 Nov"
+    assert day(datetime(2019, 12, 31, 23, 30, tzinfo=UTC)) == "31 Dec 2019"
+    assert day(datetime(2019, 12, 31, 23, 30, tzinfo=UTC), "Europe/Berlin") == "1 Jan 2020"

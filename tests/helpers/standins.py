@@ -191,14 +191,18 @@ def failures(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
     return {e.step_key: e.step_failure_data for e in result.all_events if e.is_step_failure}
 
 
-def failed_run(result: dg.ExecuteInProcessResult, instance: dg.DagsterInstance) -> dg.RunFailureSensorContext:
-    """The context of a failed run, as the sensor gets it."""
+def failed_run(
+    result: dg.ExecuteInProcessResult, instance: dg.DagsterInstance, defs: dg.Definitions | None = None
+) -> dg.RunFailureSensorContext:
+    """The context of a failed run of ``defs``, as the sensor gets it."""
     return dg.build_run_status_sensor_context(
         sensor_name="privacy_run_failures",
         dagster_event=result.get_run_failure_event(),
         dagster_instance=instance,
         dagster_run=result.dagster_run,
         partition_key=result.dagster_run.tags.get("dagster/partition"),
+        resources={"releases": ReleaseResource(home="nowhere") if defs is None else defs.resources["releases"]},
+        repository_def=None if defs is None else defs.get_repository_def(),
     ).for_run_failure()
 
 

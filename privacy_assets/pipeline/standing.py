@@ -1,0 +1,45 @@
+"""Sentences about the current release of a table, for messages and skip reasons."""
+
+from __future__ import annotations
+
+import datetime as dt
+from zoneinfo import ZoneInfo
+
+from privacy_assets.errors import InputError, PrivacyAssetsError
+from privacy_assets.gate.deployment import Deployment
+from privacy_assets.gate.statements import ReleaseTarget
+
+
+def day(moment: dt.datetime, zone: str = "UTC") -> str:
+    """Return a day such as "23 Nov", with the year unless it is the current one.
+
+    Args:
+        moment: Time with a time zone.
+        zone: Time zone of the day.
+    """
+    there, now = moment.astimezone(ZoneInfo(zone)), dt.datetime.now(ZoneInfo(zone))
+    return f"{there.day} {there:%b}" + (f" {there.year}" if there.year != now.year else "")
+
+
+def standing(deployment: Deployment, target: ReleaseTarget, zone: str = "UTC", *, with_id: bool = False) -> str:
+    """Return a sentence about the release that readers have.
+
+    Args:
+        deployment: Deployment of the table.
+        target: Table and partition.
+        zone: Time zone of the day of the release.
+        with_id: Include the id of the release.
+    """
+    try:
+        pointer = deployment.store.pointer(target, deployment.trusted)
+    except InputError:
+        return "There is no release."
+    except (PrivacyAssetsError, OSError) as error:
+        return f"The current release is unknown: {error}."
+    if not pointer.release:
+        return "The current release was withdrawn, and there is no new one yet."
+    release = deployment.store.release(target, pointer.release)
+    published = day(release.time, zone)
+    if with_id:
+        return f"Readers have the release of {published} ({release.id})."
+    return f"The release of {published} remains current."
