@@ -354,7 +354,7 @@ class Log:
 
 
 def failed_limits(outcomes: Iterable[LimitOutcome]) -> list[dict[str, Any]]:
-    """Return the limits that failed, for a verdict in the log. "not_assessable" is not a failure, because more rows may pass."""
+    """Return the limits that failed, for a verdict in the log. With more rows, "not_assessable" may pass."""
     limits = [outcome for outcome in outcomes if outcome.status == "fail"]
     return [{**{name: getattr(one.limit, name) for name in _SIDES}, "reason": one.reason} for one in limits]
 
