@@ -45,6 +45,8 @@ def add_log(commands: Commands) -> None:
 def _log(options: argparse.Namespace) -> int:
     from privacy_assets.gate.gate import Gate
     from privacy_assets.gate.keys import SIGNING_VARIABLE, SigningKey
+    from privacy_assets.gate.log import LAST
+    from privacy_assets.gate.statements import ReleaseTarget
     from privacy_assets.infra.files import check_private, names
 
     table, settings = options.table, deployment_settings(options)
@@ -60,7 +62,8 @@ def _log(options: argparse.Namespace) -> int:
     stopped = ""
     try:
         state = gate.log.state(table)
-        facts = {"next_attempt": state.tries + 1, "recent": [status for _, status in state.recent]}
+        recent = [status for _, status, _ in state.recent[-LAST:]]
+        facts = {"next_attempt": state.next_attempt(ReleaseTarget(table).part), "recent": recent}
         gate.check_not_stopped(table)
     except PublicationRefused as error:
         stopped = with_advice(error)
@@ -79,7 +82,7 @@ def _facts(number: int, entry: Statement | None, problem: str) -> dict[str, Any]
         "at": body.get("at"),
         "event": body.get("event"),
         "partition": entry.target.partition if entry else None,
-        "what": _what(body),
+        "what": NOTHING if problem else _what(body),
         "problem": problem,
     }
 
@@ -93,8 +96,6 @@ def _what(body: dict[str, Any] | Any) -> str:
             return f"sha256 {body['sha256'][:12]}"
         case "withdrawal":
             return f"{body['release']}: {body['reason']}"
-        case "cancelled":
-            return f"entry {body['entry']} had no effect"
         case "prune":
             return f"{len(body['releases'])} releases and {body['files']} files removed"
         case "accept":

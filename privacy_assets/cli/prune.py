@@ -2,7 +2,7 @@
 
 A release is kept if it is the current one, among the newest --keep, or younger than --days. In the private folder, the
 synthetic tables and results of kept releases and of the latest attestation are kept. The log is never shortened: it has
-an entry for each removal. No run of the table may be in progress.
+an entry for each removal. While a run of the table is in progress, the command is refused.
 
 exit status:
   0  the files were removed, or all of them are needed
@@ -19,11 +19,15 @@ example:
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+from contextlib import nullcontext
 
 from privacy_assets.cli.options import NO, YES, Commands, deployment_settings, say
 from privacy_assets.errors import ConfigError, PublicationRefused, did_you_mean, safe_repr, with_advice
 from privacy_assets.report.words import clean
+
+_LONGEST = 36_500.0  # days
 
 
 def add_prune(commands: Commands) -> None:
@@ -39,13 +43,14 @@ def add_prune(commands: Commands) -> None:
 def _prune(options: argparse.Namespace) -> int:
     from privacy_assets.gate.gate import Gate
     from privacy_assets.gate.keys import SIGNING_VARIABLE, SigningKey
+    from privacy_assets.gate.running import Lease
     from privacy_assets.infra.files import check_private
 
     table, settings = options.table, deployment_settings(options)
     if options.keep < 1:
         raise ConfigError(f"--keep is {options.keep}, expected at least 1.")
-    if not options.days >= 0:
-        raise ConfigError(f"--days is {options.days:g}, expected at least 0.")
+    if not 0 <= options.days <= _LONGEST:
+        raise ConfigError(f"--days is {options.days:g}, expected at least 0 and at most {_LONGEST:g}.")
     private = check_private(settings.private_folder())
     key = SigningKey(settings.signing_key_file(), SIGNING_VARIABLE, settings.trusted())
     key.check()
@@ -54,10 +59,13 @@ def _prune(options: argparse.Namespace) -> int:
         known = {target.table for target in gate.store.targets()}
         raise ConfigError(f"there is no table {safe_repr(table)} in {private}.{did_you_mean(table, known)}")
     try:
-        for target in targets:
-            found = gate.prune(target, options.keep, options.days, dry_run=options.dry_run)
-            done = "would be removed" if options.dry_run else "removed"
-            say(f"{target}: {len(found)} {done}.", *(f"  {clean(one, 4096)}" for one in found))
+        lease = Lease(private, table, f"prune {os.getpid()} on {os.uname().nodename}")
+        with nullcontext() if options.dry_run else lease.held(lambda _: False):
+            for target in targets:
+                found = gate.prune(target, options.keep, options.days, dry_run=options.dry_run)
+                done = "would be removed" if options.dry_run else "removed"
+                say(f"{target}: {len(found)} {done}.", *(f"  {clean(one, 4096)}" for one in found))
+        lease.free()
     except PublicationRefused as error:
         sys.stderr.write(f"privacy-assets: refused: {with_advice(error)}\n")
         return NO

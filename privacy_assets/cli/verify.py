@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 _DECLARED = ("seed", "subject", "dropped", "kinds", "missing", "timezone", "new_values", "allowed_values",
              "rare_values", "table_settings")  # fmt: skip
+_LONGEST = 87_600.0  # hours
 _PATH = 4096  # characters of a path, which is not truncated
 
 
@@ -69,8 +70,8 @@ def _verify(options: argparse.Namespace) -> int:
     for place in options.key:
         _ = TrustedKeys((place,)).by_id  # check each key, so that a missing one is reported
     trusted = TrustedKeys(tuple(options.key)) if options.key else settings.trusted(reading=True)
-    if options.max_age is not None and not options.max_age > 0:
-        raise ConfigError(f"--max-age is {options.max_age:g}, expected more than 0 hours.")
+    if options.max_age is not None and not 0 < options.max_age <= _LONGEST:
+        raise ConfigError(f"--max-age is {options.max_age:g}, expected more than 0 and at most {_LONGEST:g} hours.")
     max_age = None if options.max_age is None else dt.timedelta(hours=options.max_age)
     found = verify_file(options.file, trusted, root, options.attestation, max_age)
     if options.json:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+import errno
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -24,7 +26,6 @@ from privacy_assets.errors import (
     Superseded,
     TableStopped,
     WrongTarget,
-    outcome_known,
     safe_repr,
 )
 from privacy_assets.gate.attestation import (
@@ -39,7 +40,7 @@ from privacy_assets.gate.attestation import (
 )
 from privacy_assets.gate.keys import SigningKey
 from privacy_assets.gate.lock import Locks
-from privacy_assets.gate.log import GRADES, Facts, Log, LogState, failed_limits
+from privacy_assets.gate.log import GRADES, MOST, Facts, Log, LogState, Shown, failed_limits
 from privacy_assets.gate.release import Pointer, Sealing, replaced
 from privacy_assets.gate.releases import Release, ReleaseStore, check_bytes
 from privacy_assets.gate.snapshot import Snapshot, write_snapshot
@@ -53,6 +54,7 @@ from privacy_assets.gate.statements import (
     redo_of,
     seal,
     unseal,
+    unverified,
 )
 from privacy_assets.infra.files import check_private, names, private_folder, put_atomic, read_hashed_bytes, reason
 from privacy_assets.infra.markers import Role, check_prepared
@@ -65,6 +67,8 @@ from privacy_assets.tables.fingerprints import derive_key, keyed_fingerprint, la
 from privacy_assets.tables.table import Table
 from privacy_assets.tables.writing import parquet_bytes
 from privacy_assets.version import ENGINE_VERSION
+
+_AT_ONCE = 8  # partitions read in parallel
 
 
 @dataclass(frozen=True)
@@ -108,9 +112,9 @@ class Gate:
         """
 
         def make(state: LogState) -> Facts | None:
-            return None if snapshot.content in state.attempts else {"content": snapshot.content}
+            return None if snapshot.content in dict(state.attempts) else {"content": snapshot.content}
 
-        return self.log.append(snapshot.target, "attempt", make).attempts[snapshot.content]
+        return dict(self.log.append(snapshot.target, "attempt", make).attempts)[snapshot.content]
 
     def _record_verdict(self, snapshot: Snapshot, status: str, outcomes: Iterable[LimitOutcome]) -> None:
         """Record a verdict, unless the log has one at least as bad with the same failed limits for these rows."""
@@ -260,20 +264,23 @@ class Gate:
         The log names the ledger, so an older copy is rejected. Before the first release, hash and bytes are empty.
 
         Raises:
-            Damaged: If the file is missing or was changed.
+            TableStopped: If the file is missing or was changed.
         """
         state = self.log.state(table)
         partitions = len({one.part for one in state.shown})
-        return state.ledger, self._ledger_bytes(table, state.ledger) if state.ledger else b"", max(partitions, 1)
+        return state.ledger, self._check_ledger(table, state.ledger), max(partitions, 1)
 
-    def _ledger_bytes(self, table: str, sha256: str) -> bytes:
+    def _check_ledger(self, table: str, sha256: str) -> bytes:
+        """Return the bytes of a ledger, or raise TableStopped if it is missing or was changed."""
         path = self._ledgers(table) / f"{sha256}.parquet"
         try:
-            data = read_hashed_bytes(path, sha256)
+            data = read_hashed_bytes(path, sha256) if sha256 else b""
         except OSError as error:
-            raise StoreUnavailable.of(f"the ledger cannot be read ({reason(error)})", error, path) from None
+            if error.errno != errno.ENOENT:
+                raise StoreUnavailable.of(f"the ledger cannot be read ({reason(error)})", error, path) from None
+            data = None
         if data is None:
-            raise Damaged(f"the ledger of {table} was changed after it was written", path=str(path))
+            raise TableStopped(f"the ledger of {table} is missing or was changed ({path})", table=table)
         return data
 
     def _ledgers(self, table: str) -> Location:
@@ -462,8 +469,6 @@ class Gate:
             text, redo = "the attestation belongs to another synthetic table", ("attest",)
             raise OutOfDate(text, expected=taken.sha256, found=stated.sha256, redo=redo)
         check_verdict(policy.judge(self._kept(stated, taken), stated.attempt), stated.remembered)
-        if stated.ledger and stated.ledger != self.log.state(target.table).ledger:
-            self._ledger_bytes(target.table, stated.ledger)  # a later run needs it
         self._check_latest(sealed, target, "attestation")
         ids = [release.id for release in self.store.history(target)]
 
@@ -474,90 +479,89 @@ class Gate:
             found = [one for one in before if one.same(stated.sha256, stated.content)]
             if found and (found[-1] != before[-1] or state.is_withdrawn(stated.sha256, stated.content)):
                 raise replaced(max((name for name in ids if name.endswith(found[-1].sha256[:12])), default=""))
-            if found:
+            if found and found[-1].sha256 == stated.sha256:
                 return None  # readers have it already, or this call completes an interrupted one
             check_ledger(stated, state.ledger)
+            self._check_ledger(target.table, stated.ledger)  # a later run needs it
             return {"sha256": stated.sha256, "content": stated.content, "ledger": stated.ledger or state.ledger}
 
-        with self._recorded(target, "release", make) as (pointer, still):
-            if (release := self._current_of(target, stated.sha256)) is None:
-                release = self.store.add(target, taken.path, stated.sha256, sealed.data, pointer, still)
-            else:
-                self.store.point(target, release.id, pointer, still)
-        self._remove_ledgers(target.table)
+        pointer, still = self._recorded(target, "release", make)
+        if (release := self._current_of(target, stated.sha256)) is None:
+            release = self.store.add(target, taken.path, stated.sha256, sealed.data, pointer, still)
+        else:
+            self.store.point(target, release.id, pointer, still)
+        self._remove_ledgers(target.table, stated.ledger)
         return release
 
-    def _remove_ledgers(self, table: str) -> None:
+    def _remove_ledgers(self, table: str, kept: str) -> None:
         """Remove all ledgers but the one after the last release. A failure leaves a file that the next call removes."""
-        kept = f"{self.log.state(table).ledger}.parquet"
         with suppress(OSError):
-            for name in names(folder := self._ledgers(table)):
-                if name != kept and not name.startswith("."):
+            for name in names(folder := self._ledgers(table)) if kept else ():
+                if name != f"{kept}.parquet" and not name.startswith("."):
                     (folder / name).unlink(missing_ok=True)
 
-    @contextmanager
     def _recorded(
         self, target: ReleaseTarget, event: str, make: Callable[[LogState], Facts | None]
-    ) -> Iterator[tuple[Sealing, Callable[[], None]]]:
+    ) -> tuple[Sealing, Callable[[], None]]:
         """Record an operation that moves the pointer of ``target``, before it happens.
 
-        After a crash, the operation counts as done, because readers may have seen its result; repeating it completes
-        it. If PublicationRefused or ConfigError is raised in the block, the record is cancelled.
+        From then on it counts as done, because readers may see its result even if it fails. Repeating it completes it.
 
         Args:
             target: Table and partition.
             event: Kind of the entry.
             make: See :meth:`.Log.append`.
 
-        Yields:
-            A function that returns the signed pointer to a release, and one that raises Superseded if the pointer was
-            moved by another process meanwhile.
+        Returns:
+            A function that returns the signed pointer to a release, and one that raises Superseded if another operation
+            was recorded meanwhile.
         """
-        before: list[LogState] = []  # state before the record, if there is a new one
 
-        def tracked(state: LogState) -> Facts | None:
-            self._check_not_behind(target, state)
-            facts = make(state)
-            before[:] = [] if facts is None else [state]
-            return facts
+        def checked(state: LogState) -> Facts | None:
+            self._check_not_behind(target.table, state)
+            return make(state)
 
-        after = self.log.append(target, event, tracked)
-        number = after.moves.get(target.part, 0)
-
-        def pointer(name: str) -> bytes:
-            return Pointer(name, number, dt.datetime.now(dt.UTC)).sealed(target, self.key)
+        number = self.log.append(target, event, checked).moves.get(target.part, 0)
 
         def still() -> None:
             if self.log.state(target.table).moves.get(target.part, 0) != number:
                 raise Superseded("another release or rollback was recorded meanwhile; nothing changed")
 
-        try:
-            yield pointer, still
-        except (PublicationRefused, ConfigError) as error:
-            if before and outcome_known(error):
-                undone = {"entry": after.number, "ledger": before[0].ledger, "tries": before[0].tries}
-                self.log.append(target, "cancelled", lambda _: undone)
-            raise
+        return lambda name: Pointer(name, number, dt.datetime.now(dt.UTC)).sealed(target, self.key), still
 
     def _part(self, target: ReleaseTarget, setup: Mapping[str, Any]) -> str | None:
         """Return the partition whose failures count, or None if those of all partitions do."""
         return None if setup.get("shared_subjects") else target.part
 
-    def _check_not_behind(self, target: ReleaseTarget, state: LogState) -> None:
-        """Raise TableStopped if the pointer in the release folder has a higher number than the log."""
-        there = self.pointer_number(target)
-        if there > state.moves.get(target.part, 0):  # another process may have published meanwhile
-            state = self.log.state(target.table)
-        if there > state.moves.get(target.part, 0):
-            text = f"the log of {target} ends before release number {there}, which readers have: it is an older copy"
-            raise TableStopped(text, table=target.table)
+    def _check_not_behind(self, table: str, state: LogState) -> None:
+        """Raise TableStopped if the release folder has a release, or a pointer with a number, that the log lacks."""
+        if self._lost(table, state)[1] and self._lost(table, self.log.state(table))[1]:  # others may publish meanwhile
+            text = f"the log of {table} ends before a release that readers have: it is missing, or an older copy"
+            raise TableStopped(text, table=table)
 
-    def pointer_number(self, target: ReleaseTarget) -> int:
-        """Return the number of the pointer in the release folder, or 0 if there is none that a trusted key signed."""
-        try:
-            return self.store.pointer(target, self.key.trusted).number
-        except (InputError, NotTrusted, WrongTarget, OutOfDate, Damaged):
-            return 0
+    def _lost(self, table: str, state: LogState) -> tuple[dict[str, Any], int]:
+        """Return fields of the state with all releases in the release folder, and how many of them the log lacks."""
+
+        def part(target: ReleaseTarget) -> tuple[int, list[Shown]]:
+            known, found = {one.sha256[:12] for one in state.history(target)}, list[Shown]()
+            for release in self.store.history(target):
+                with suppress(PublicationRefused):  # a release without a trusted signature is none
+                    if release.id[-12:] not in known:
+                        stated = release.opened(target, self.key.trusted)
+                        found.append(Shown(target.part, 0, stated.sha256, stated.content))
+            try:
+                return self.store.pointer(target, self.key.trusted).number, found
+            except (InputError, NotTrusted, WrongTarget, OutOfDate, Damaged):
+                return 0, found
+
+        moves, shown, lost = dict(state.moves), list[Shown](), 0
+        targets = list(self.store.targets(table))
+        with ThreadPoolExecutor(_AT_ONCE) as pool:  # object stores answer slowly
+            for target, (number, found) in zip(targets, pool.map(part, targets), strict=True):
+                lost += max(number - moves.get(target.part, 0), len(found))
+                moves[target.part] = max(number, moves.get(target.part, 0))
+                shown += found
+        return {"moves": moves, "shown": (*shown, *state.shown)}, lost
 
     def _current_of(self, target: ReleaseTarget, sha256: str) -> Release | None:
         """Return the current release if it is whole and has these bytes, which are not stored again."""
@@ -569,16 +573,24 @@ class Gate:
             return None
 
     def accept(self, table: str, why: str) -> None:
-        """Let a stopped table run again, see :meth:`.Log.accept`."""
-        lost = {target.part: self.pointer_number(target) for target in self.store.targets(table)}
-        self.log.accept(table, why, lost)
+        """Let a stopped table run again, see :meth:`.Log.accept`.
+
+        Releases in the release folder that the log lacks count as failed verdicts, as does a ledger that is lost.
+        """
+        state = self.log.believed(table)
+        lost, failed = self._lost(table, state)
+        try:
+            self._check_ledger(table, state.ledger)
+        except TableStopped:
+            lost, failed = {**lost, "ledger": ""}, MOST
+        self.log.accept(table, why, lost, failed)
 
     def check_not_stopped(self, table: str) -> None:
-        """Raise TableStopped if ``table`` failed too often, or its log is damaged or an older copy."""
+        """Raise TableStopped if ``table`` failed too often, or its log or ledger is damaged or an older copy."""
         state = self.log.state(table)
         state.check_not_stopped(table)
-        for target in self.store.targets(table):
-            self._check_not_behind(target, state)
+        self._check_not_behind(table, state)
+        self._check_ledger(table, state.ledger)
 
     def roll_back(self, target: ReleaseTarget, name: str) -> Release:
         """Make an earlier release current, if it is intact and its rows have not failed since.
@@ -608,12 +620,13 @@ class Gate:
         def make(state: LogState) -> Facts:
             if state.is_withdrawn(stated.sha256, stated.content):
                 raise Superseded(f"release {name} was withdrawn")
+            if not any(one.sha256 == stated.sha256 for one in state.history(target)):
+                raise Superseded(f"release {name} was never current")
             part = self._part(target, stated.setup)
             check_memory(state.failures(stated.attested_policy(), stated.content, part))
             return {"sha256": stated.sha256, "content": stated.content}
 
-        with self._recorded(target, "rollback", make) as (pointer, still):
-            self.store.point(target, name, pointer, still)
+        self.store.point(target, name, *self._recorded(target, "rollback", make))
         return release
 
     def withdraw(self, target: ReleaseTarget, name: str, why: str) -> bool:
@@ -637,22 +650,26 @@ class Gate:
         """
         release = self._found(target, name)
         shown = [one for one in self.log.state(target.table).history(target) if name.endswith(one.sha256[:12])]
-        content = shown[-1].content if shown else ""
-        facts = {"release": name, "sha256": shown[-1].sha256 if shown else "", "content": content, "reason": why}
+        known: Any = shown[-1] if shown else release.opened(target, self.key.trusted)
+        facts = {"release": name, "sha256": known.sha256, "content": known.content, "reason": why}
         try:
             current = self.store.pointer(target, self.key.trusted).release == name
         except (InputError, PublicationRefused):
             current = True  # readers cannot load the table either
-        with self._recorded(target, "withdrawal", lambda _: facts) as (pointer, still):
+        pointer, still = self._recorded(target, "withdrawal", lambda _: facts)
+        try:
             if current:
                 self.store.point(target, "", pointer, still)
             self.store.remove(target, [release])
+        except PublicationRefused as error:
+            error.outcome_known = False
+            raise
         return current
 
     def prune(self, target: ReleaseTarget, keep: int, days: float, *, dry_run: bool = False) -> list[str]:
         """Remove old releases, and private files that no remaining release or attestation needs.
 
-        No run of the table may be in progress. A release is kept if it is current, among the newest ``keep``, or
+        The caller holds the lock of the table. A release is kept if it is current, among the newest ``keep``, or
         younger than ``days``. The private files of the kept releases and of the latest attestation are kept, and the
         log, whose entries are never removed.
 
@@ -678,11 +695,10 @@ class Gate:
         kept = [*history[-keep:], *(one for one in history if one.id == current or one.time >= since)]
         old = [release for release in history if release not in kept]
         latest = records(target.below(self.private / "latest"), "latest records", "attestation").get("attestation", b"")
-        sealed = [SignedRecord("attestation", data) for data in [*(one.envelope for one in kept), latest] if data]
-        needed = set[str]()
-        for record in sealed:
-            stated = Attestation.of(unseal(record, self.key.trusted))
-            needed |= {stated.sha256, *stated.results.values()}
+        needed = {one.sha256 for one in self.log.state(target.table).history(target)[-1:]}
+        for data in [latest, *(one.envelope for one in kept)]:
+            if stated := unverified(SignedRecord("attestation", data)):  # whoever signed it, it only keeps more files
+                needed |= {stated.sha256, *map(str, dict(stated.body.get("results", {})).values())}
         unused = [
             folder / name
             for folder in (target.below(self.private / kind) for kind in ("snapshots", "results", "row_scores"))
@@ -693,7 +709,8 @@ class Gate:
         if found and not dry_run:
             facts = {"releases": [release.id for release in old], "files": len(unused)}
             self.log.append(target, "prune", lambda _: facts)
-            self.store.remove(target, old)
+            if old:
+                self.store.remove(target, old)
             for path in unused:
                 path.unlink(missing_ok=True)
         return found

@@ -35,9 +35,11 @@ from privacy_assets.infra.objects import Location
 from privacy_assets.policy import Limit, LimitOutcome, Policy
 from privacy_assets.version import ENGINE_VERSION
 
-LAST, MOST = 7, 3  # a table is stopped if more than MOST of its last LAST verdicts are "fail"
+LAST, MOST = 7, 3  # a table is stopped if more than MOST of the last LAST verdicts, of all or one part, are "fail"
+_KEPT = 200  # latest verdicts that are kept
 GRADES = ("", "not_assessable", "pass", "fail")  # a further verdict on the same rows is recorded if it is higher
 _STATE, _WHAT = "state", "log of a table"
+_READS = 3  # a list of files that are created meanwhile can have gaps
 _TRIES = 1000  # maximum number of attempts if other processes take the next number
 _SIDES = ("statistic", "bound", "at_most", "at_least")
 _STRICTNESS = ("significant", "value", "conservative")  # the last exceeds a limit whenever an earlier one does
@@ -72,11 +74,11 @@ class LogState:
         number: Number of the last entry. 0: there is none.
         head: SHA-256 of the last entry.
         first: Number of the last acceptance. Earlier entries may be damaged. 0: there is none.
-        attempts: Number of the publication attempt, by content: how many synthetic tables were scored since the last
-            release, including this one.
-        tries: Number of attempts since the last release.
+        attempts: Content and number of each publication attempt, in order; see :meth:`next_attempt`.
+        since: Number of attempts before those that count, by part.
+        released: Number of attempts before the last release.
         verdicts: Worst verdict by content.
-        recent: Contents with verdict "pass" or "fail" since the last acceptance and their verdicts, oldest first.
+        recent: Content, verdict ("pass" or "fail") and part of the latest verdicts since the last acceptance, in order.
         failed: Failed limits: content, part, and the fields of the limit.
         shown: Releases and rollbacks, in order.
         moves: Number of the pointer to the current release, by part.
@@ -87,10 +89,11 @@ class LogState:
     number: int = 0
     head: str = ""
     first: int = 0
-    attempts: Mapping[str, int] = field(default_factory=dict)
-    tries: int = 0
+    attempts: tuple[tuple[str, int], ...] = ()
+    since: Mapping[str, int] = field(default_factory=dict)
+    released: int = 0
     verdicts: Mapping[str, str] = field(default_factory=dict)
-    recent: tuple[tuple[str, str], ...] = ()
+    recent: tuple[tuple[str, str, str], ...] = ()
     failed: tuple[Mapping[str, Any], ...] = ()
     shown: tuple[Shown, ...] = ()
     moves: Mapping[str, int] = field(default_factory=dict)
@@ -101,7 +104,7 @@ class LogState:
     def of(cls, stored: Mapping[str, Any]) -> LogState:
         """Create from the JSON of :func:`dataclasses.asdict`."""
         known = {one.name: stored[one.name] for one in fields(cls)}
-        known |= {name: tuple(map(tuple, known[name])) for name in ("recent", "withdrawn")}
+        known |= {name: tuple(map(tuple, known[name])) for name in ("attempts", "recent", "withdrawn")}
         known |= {"failed": tuple(known["failed"]), "shown": tuple(Shown(**one) for one in known["shown"])}
         return cls(**known)
 
@@ -117,22 +120,22 @@ class LogState:
         content = body.get("content", "")
         match body["event"]:
             case "attempt":
-                tries = self.tries + 1
-                return replace(state, tries=tries, attempts={**self.attempts, content: tries})
+                since = {**self.since, part: self.since.get(part, self.released)}
+                return replace(state, since=since, attempts=(*self.attempts, (content, self.next_attempt(part))))
             case "verdict":
                 known = {**self.verdicts, content: body["status"]}
                 recent = [one for one in self.recent if one[0] != content]
-                recent += [(content, body["status"])] if body["status"] != "not_assessable" else []
+                recent += [(content, body["status"], part)] if body["status"] != "not_assessable" else []
                 failed = ({"content": content, "part": part, **limit} for limit in body["failed"])
-                return replace(state, verdicts=known, recent=tuple(recent[-LAST:]), failed=(*self.failed, *failed))
+                return replace(state, verdicts=known, recent=tuple(recent[-_KEPT:]), failed=(*self.failed, *failed))
             case "release" | "rollback":
                 shown = Shown(part, body["number"], body["sha256"], content)
                 moves = {**self.moves, part: self.moves.get(part, 0) + 1}
                 state = replace(state, shown=(*self.shown, shown), moves=moves)
-                return state if body["event"] == "rollback" else replace(state, tries=0, ledger=body["ledger"])
-            case "cancelled":  # the operation was refused, and had no effect
-                shown_still = tuple(one for one in self.shown if one.entry != body["entry"])
-                return replace(state, shown=shown_still, ledger=body["ledger"], tries=body["tries"])
+                if body["event"] == "rollback":
+                    return state
+                released = len(self.attempts)
+                return replace(state, released=released, since={**self.since, part: released}, ledger=body["ledger"])
             case "withdrawal":
                 moves = {**self.moves, part: self.moves.get(part, 0) + 1}
                 return replace(state, moves=moves, withdrawn=(*self.withdrawn, (body["sha256"], content)))
@@ -144,6 +147,17 @@ class LogState:
     def judged(self) -> bool:
         """Whether the table has a verdict or an acceptance, so that its lock is binding."""
         return bool(self.verdicts or self.first)
+
+    def next_attempt(self, part: str) -> int:
+        """Return the number of the next publication attempt of a partition.
+
+        It counts the synthetic tables of all partitions that were scored and not released, since the last release of
+        this partition. A partition without a release counts from the last release of the table before its first
+        attempt.
+        """
+        released = {one.content for one in self.shown}
+        since = self.since.get(part, self.released)
+        return 1 + sum(content not in released for content, _ in self.attempts[since:])
 
     def history(self, target: ReleaseTarget) -> list[Shown]:
         """Return the releases and rollbacks of one table and partition, in order."""
@@ -175,10 +189,12 @@ class LogState:
 
     def check_not_stopped(self, table: str, content: str = "") -> None:
         """Raise TableStopped if ``table`` failed too often, unless ``content`` itself failed."""
-        failed = [status for _, status in self.recent].count("fail")
-        if failed > MOST and self.verdicts.get(content) != "fail":
-            text = f"{table} is stopped: {failed} of its last {len(self.recent)} verdicts are 'fail'"
-            raise TableStopped(text, table=table)
+        parts = {part for _, _, part in self.recent}
+        for own in [self.recent, *([one for one in self.recent if one[2] == part] for part in sorted(parts))]:
+            last = [status for _, status, _ in own[-LAST:]]
+            if last.count("fail") > MOST and self.verdicts.get(content) != "fail":
+                text = f"{table} is stopped: {last.count('fail')} of its last {len(last)} verdicts are 'fail'"
+                raise TableStopped(text, table=table)
 
 
 Facts = Mapping[str, Any]
@@ -202,11 +218,12 @@ class Log:
 
     def state(self, table: str) -> LogState:
         """Return what the log of ``table`` adds up to."""
-        state, problem = self._read(table)
-        if problem:
-            text = f"{problem} of the log of {table} is missing, or not signed by a trusted key"
-            raise TableStopped(text, table=table)
-        return state
+        for _ in range(_READS):
+            state, problem = self._read(table)
+            if not problem:
+                return state
+        text = f"{problem} of the log of {table} is missing, or not signed by a trusted key"
+        raise TableStopped(text, table=table)
 
     def append(self, target: ReleaseTarget, event: str, make: Callable[[LogState], Facts | None]) -> LogState:
         """Append one entry.
@@ -228,25 +245,27 @@ class Log:
                 return after
         raise StoreUnavailable(f"{self._folder(target.table)}: too many processes write entries at the same time")
 
-    def accept(self, table: str, why: str, lost: Mapping[str, int]) -> None:
+    def believed(self, table: str) -> LogState:
+        """Return the sum of the entries, of which those that cannot be verified only make the gate stricter."""
+        return self._read(table, accept=True)[0]
+
+    def accept(self, table: str, why: str, lost: Mapping[str, Any], failed: int) -> None:
         """Let a stopped table run again, and count its verdicts from now on.
 
-        The log continues from its entries as they are, verified or not: each of them only makes the gate stricter.
+        The log continues from :meth:`believed`.
 
         Args:
             table: Name of the table.
             why: Reason, which is signed.
-            lost: Number of the pointer in the release folder, by part. It is higher than that of the log after a backup
-                of the private folder was restored. Each missing number counts as a failed verdict, at most ``MOST``.
+            lost: Fields of the state to replace, for what the log or the private folder has lost.
+            failed: Number of lost releases, which count as failed verdicts, at most ``MOST``.
         """
         for _ in range(_TRIES):
-            state, _problem = self._read(table, accept=True)
+            state = self.believed(table)
             number = 1 + max([state.number, *self._numbers(table)])
-            behind = {part: there for part, there in lost.items() if there > state.moves.get(part, 0)}
-            gap = min(sum(there - state.moves.get(part, 0) for part, there in behind.items()), MOST)
-            failed = tuple((f"lost {number} {one}", "fail") for one in range(gap))
-            accepted = replace(state, first=number, recent=failed, moves={**state.moves, **behind})
-            facts = {"event": "accept", "reason": why, "lost": gap, "state": asdict(accepted)}
+            recent = tuple((f"lost {number} {one}", "fail", "") for one in range(min(failed, MOST)))
+            accepted = asdict(replace(state, first=number, recent=recent, **lost))
+            facts = {"event": "accept", "reason": why, "lost": len(recent), "state": accepted}
             if self._create(ReleaseTarget(table), state, number, facts):
                 return
         raise StoreUnavailable(f"{self._folder(table)}: too many processes write entries at the same time")
@@ -277,8 +296,8 @@ class Log:
             table: Name of the table.
             accept: Count entries that cannot be verified.
         """
-        numbers = self._numbers(table)
         state, keys = self._stored(table), self.key.trusted.by_id
+        numbers = self._numbers(table)  # after the state, which is not ahead of them then
         expected = first = max(state.first, 1)
         while expected in numbers:
             expected += 1
@@ -297,7 +316,7 @@ class Log:
                 elif (entry.body["number"], entry.body["before"]) != (state.number + 1, state.head):
                     raise NotTrusted("the entry does not follow the one before it")
                 state = state.after(entry, head)
-            except PublicationRefused:
+            except (PublicationRefused, KeyError, TypeError, ValueError, AttributeError):
                 problem = problem or f"entry {number}"
                 state = _believed(state, number, head, data if accept else b"")
         return state, problem
@@ -360,12 +379,17 @@ def failed_limits(outcomes: Iterable[LimitOutcome]) -> list[dict[str, Any]]:
 
 
 def _believed(state: LogState, number: int, head: str, data: bytes) -> LogState:
-    """Return the state after an entry that cannot be verified. An entry that cannot be read only has its number."""
+    """Return the state after an entry that cannot be verified: only facts that make the gate stricter count."""
+    after, entry = state, unverified(SignedRecord("entry", data))
     try:
-        entry = unverified(SignedRecord("entry", data))
-        return replace(state.after(entry, head) if entry else state, number=number, head=head)
+        if entry and entry.body["event"] in ("attempt", "withdrawal"):
+            after = state.after(entry, head)
+        elif entry and entry.body["event"] in ("verdict", "release", "rollback"):
+            found = state.after(entry, head)
+            after = replace(state, failed=found.failed, shown=found.shown, moves=found.moves)
     except (KeyError, TypeError, ValueError, AttributeError):
-        return replace(state, number=number, head=head)
+        after = state
+    return replace(after, number=number, head=head)
 
 
 def _name(number: int) -> str:

@@ -108,7 +108,7 @@ def parts(root: Path, table: str = "") -> list[tuple[str, str]]:
 
 def _has_releases(folder: Path) -> bool:
     with suppress(PermissionError, NotADirectoryError, folders.FolderError):
-        return bool(ids(folder))
+        return bool(ids(folder)) or (folder / POINTER).exists()
     return False
 
 

@@ -119,7 +119,15 @@ def ids(folder: ObjectPath) -> list[str]:
 def parts(root: ObjectPath, table: str = "") -> list[tuple[str, str]]:
     """Return the URL parts of each table and partition with a release, or only those of ``table``."""
     found = [(one, part) for one in ([table] if table else root.names()) for part in (root / one).names()]
-    return [(one, part) for one, part in found if any(map(has_form, root.joinpath(one, part, "releases").names()))]
+    return [
+        (one, part)
+        for one, part in found
+        if root.joinpath(one, part, "pointers").names() or _has_releases(root, one, part)
+    ]
+
+
+def _has_releases(root: ObjectPath, *below: str) -> bool:
+    return any(map(has_form, root.joinpath(*below, "releases").names()))
 
 
 def _claimed(folder: ObjectPath, sha256: str, attestation: bytes) -> str:

@@ -179,7 +179,7 @@ class ReleaseStore:
         return [self.release(target, name) for name in self._kind.ids(target.below(self.root)) if is_id(name)]
 
     def targets(self, table: str = "") -> Iterator[ReleaseTarget]:
-        """Return each table and partition with a release, in order, or only those of ``table``."""
+        """Return each table and partition with a release or a pointer, in order, or only those of ``table``."""
         found = self._kind.parts(self.root, quoted(table) if table else "")
         yield from (ReleaseTarget.of_parts(*parts) for parts in sorted(found))
 
@@ -219,7 +219,7 @@ def read_published(
     root, target = location(root), ReleaseTarget(table, partition)
     trusted = default_trusted(root, reading=True) if trusted_keys is None else TrustedKeys((key_path(trusted_keys),))
     with for_readers():
-        store, numbers, name = ReleaseStore(root), _seen(seen), f"{root}/{quoted(table)}/{target.part}"
+        store, numbers, name = ReleaseStore(root), _seen(seen), f"{root.absolute()}/{quoted(table)}/{target.part}"
         pointer = store.pointer(target, trusted)
         if problem := pointer.problem(target, max_age, numbers.get(name, 0)):
             raise OutOfDate(problem)

@@ -271,6 +271,7 @@ def split(run: TableRun, name: str, values: Values) -> StepResult:
     """
     gate, table, min_holders = run.gate, run.table, run.table.policy.min_holders  # checks the keys first
     gate.locks.check(run.target.table, table.policy, run.setup, new=True)
+    gate.check_not_stopped(run.target.table)
     if table.external:
         locked = gate.locks.columns(run.target.table)
         parts = user_splits(table, run.given, run.target.partition, run.window, locked)

@@ -407,7 +407,7 @@ def test_a_file_that_is_too_old_or_not_current_is_refused_on_request(home: Deplo
     home("verify", file)
     home.publish(PATIENTS, seed=1)
     assert "It is not the current release" in home("verify", file, "--max-age", 1, status=1).out
-    assert "expected more than 0 hours" in home("verify", file, "--max-age", 0, status=2).err
+    assert "expected more than 0 and at most" in home("verify", file, "--max-age", 0, status=2).err
 
 
 # --- releases ---------------------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ from gate_standins import (
     verdicts,
 )
 
-from privacy_assets.errors import StoreUnavailable, Superseded, TableStopped, advice
+from privacy_assets.errors import OutOfDate, StoreUnavailable, Superseded, TableStopped, advice
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import rotate_key
 from privacy_assets.gate.lock import entries_of
@@ -88,7 +88,7 @@ def test_a_night_has_three_entries_and_the_state_is_what_they_add_up_to(gate: Ga
     state = gate.log.state("patients")
     (gate.private / "log" / "patients" / "state").unlink()
     assert gate.log.state("patients") == state == LogState.of(json.loads(json.dumps(asdict(state))))
-    assert (state.number, state.moves, state.tries) == (3, {"_all": 1}, 0)
+    assert (state.number, state.moves, state.next_attempt("_all")) == (3, {"_all": 1}, 1)
     assert made.id.endswith(state.shown[0].sha256[:12])
 
 
@@ -149,6 +149,26 @@ def test_every_attempt_has_a_number_of_its_own(gate: Gate) -> None:
     assert sorted(numbers[:6]) == [*range(1, 7)]
     assert numbers[6:] == numbers[:6]
     assert events(gate) == ["attempt"] * 6
+
+
+def test_releases_of_another_partition_do_not_restart_the_count_or_dilute_the_verdicts(local: Gate) -> None:
+    """Three failures of one partition and four releases of another, in turn, would go on for ever."""
+    numbers, attempts = iter(range(100)), []
+    with refused(TableStopped):
+        for _ in range(3):
+            attempts += [chain(local, next(numbers), target=MONDAY, high=FAILING).stated.attempt for _ in range(3)]
+            for _ in range(4):
+                chain(local, next(numbers), target=ReleaseTarget("patients", "junk")).publish()
+    assert attempts == [*range(1, 7)]
+
+
+def test_partitions_that_are_released_in_turn_are_first_attempts(local: Gate) -> None:
+    days = [ReleaseTarget("patients", f"day {number % 3}") for number in range(9)]
+    parts = []
+    for number, day in enumerate(days):
+        parts.append(chain(local, number, target=day))
+        parts[-1].publish()
+    assert [part.stated.attempt for part in parts] == [1] * 9
 
 
 # A series stops
@@ -349,14 +369,14 @@ def test_a_log_behind_the_pointer_publishes_nothing_and_the_gap_counts_as_failed
     part = restored(local, 1 + lost)
     with refused(TableStopped, table="patients") as stopped:
         part.publish()
-    assert f"ends before release number {1 + lost}" in str(stopped.value)
+    assert "ends before a release that readers have" in str(stopped.value)
     with refused(TableStopped):
         local.check_not_stopped("patients")
     with refused(TableStopped):
         local.roll_back(PLACE, local.store.history(PLACE)[0].id)
     local.accept("patients", "the disk was restored from the backup of Sunday")
     local.check_not_stopped("patients")
-    assert [status for _, status in local.log.state("patients").recent] == ["fail"] * min(lost, 3)
+    assert [status for _, status, _ in local.log.state("patients").recent] == ["fail"] * min(lost, 3)
     found = part.publish()
     assert local.store.pointer(PLACE, local.key.trusted).number == 2 + lost
     assert local.store.current(PLACE, local.key.trusted) == found
@@ -365,6 +385,79 @@ def test_a_log_behind_the_pointer_publishes_nothing_and_the_gap_counts_as_failed
     judged(local, 300, high=FAILING)
     with refused(TableStopped):
         local.check_not_stopped("patients")
+
+
+@pytest.mark.parametrize("other", [MONDAY, PLACE])
+def test_a_lost_log_is_noticed_by_every_partition(local: Gate, other: ReleaseTarget) -> None:
+    chain(local, 1).publish()
+    pointer = PLACE.below(local.releases) / "latest.json"
+    for without_pointer in (False, True):
+        shutil.rmtree(folder_of(local))
+        if without_pointer:
+            pointer.unlink()
+        with refused(TableStopped) as stopped:
+            chain(local, 2, target=other).publish()
+        assert "ends before a release that readers have" in str(stopped.value)
+        with refused(TableStopped):
+            local.check_not_stopped("patients")
+        local.accept("patients", "the log was lost")
+        local.check_not_stopped("patients")
+    assert [status for _, status, _ in local.log.state("patients").recent] == ["fail"]
+    assert chain(local, 3, target=other).publish()
+
+
+def test_a_forged_entry_does_not_become_true_by_an_acceptance(local: Gate, tmp_path: Path) -> None:
+    """A user who can write the folder, but has no key, forges an acceptance with an empty state."""
+    failed, stranger = chain(local, 1, high=FAILING), make_gate(tmp_path / "stranger").key
+    number = local.log.state("patients").number
+    for event, more in (
+        ("accept", {"reason": "forged", "lost": 0, "state": asdict(LogState())}),
+        ("verdict", {"content": failed.snapshot.content, "status": "pass", "failed": []}),
+        ("release", {"content": "c", "sha256": "s", "ledger": ""}),
+    ):
+        number += 1
+        body = {"number": number, "before": local.log.believed("patients").head, "at": "", "event": event, **more}
+        entry = seal(Statement("entry", PLACE, "0" * 64, body), stranger)
+        (folder_of(local) / f"{number:08d}").write_bytes(entry.data)
+    before = local.log.believed("patients")
+    with refused(TableStopped):
+        local.log.state("patients")
+    local.accept("patients", "an entry was damaged")
+    state = local.log.state("patients")
+    assert state.failures(POLICY, failed.snapshot.content, None) == ["dcr.privacy_score at most 0.1"]
+    assert state.attempts == before.attempts and state.next_attempt(PLACE.part) == 2
+
+
+def test_a_lost_ledger_stops_the_table_until_it_is_accepted(local: Gate) -> None:
+    part = chain(local, 1)
+    score = local.sign_result(result(), part.snapshot, [], b"ledger")
+    stated, sealed = local.attest(part.snapshot, POLICY, {"dcr": score}, INPUTS, METRICS, SETUP)
+    replace(part, stated=stated, sealed=sealed).publish()
+    assert local.ledger("patients") == (stated.ledger, b"ledger", 1)
+    path = local.private / "ledgers" / "patients" / f"{stated.ledger}.parquet"
+    for damage in (lambda: path.write_bytes(b"older"), path.unlink):
+        damage()
+        for act in (lambda: local.ledger("patients"), lambda: local.check_not_stopped("patients")):
+            with refused(TableStopped) as stopped:
+                act()
+            assert "the ledger of patients is missing or was changed" in str(stopped.value)
+    local.accept("patients", "a disk was lost")
+    local.check_not_stopped("patients")
+    assert local.ledger("patients")[:2] == ("", b"")
+    assert [status for _, status, _ in local.log.state("patients").recent] == ["fail"] * 3
+
+
+def test_a_score_with_an_older_ledger_is_refused(local: Gate) -> None:
+    first, second = chain(local, 1), chain(local, 2)
+    parts = []
+    for part, ledger in ((first, b"one"), (second, b"two")):
+        score = local.sign_result(result(), part.snapshot, [], ledger)
+        stated, sealed = local.attest(part.snapshot, POLICY, {"dcr": score}, INPUTS, METRICS, SETUP)
+        parts.append(replace(part, stated=stated, sealed=sealed))
+    parts[0].publish()
+    with refused(OutOfDate, redo=("score", "attest")):
+        parts[1].publish()
+    assert local.ledger("patients")[1] == b"one"
 
 
 # Withdrawal

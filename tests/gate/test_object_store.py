@@ -338,7 +338,6 @@ def test_places_have_one_role_in_one_deployment(gate: Gate, bucket: ObjectPath) 
             part.publish(gate=other)
         with pytest.raises(ConfigError, match=told):
             other.attest(part.snapshot, POLICY, {"dcr": part.score}, INPUTS, METRICS, SETUP)
-    assert gate.log.state("patients").shown == ()  # no record was written
     with pytest.raises(ConfigError, match="belong to different deployments"):
         prepare({"releases": gate.releases, "private": foreign.private})
     for one, two in ((bucket / "a", bucket / "a"), (bucket / "a", bucket / "a" / "private")):
