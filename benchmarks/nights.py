@@ -23,7 +23,7 @@ pass, and appends one line for each night, until the series is stopped. Rare val
 blocks of seven consecutive nights, evaluated at the attempt that the series has reached, and the verdicts of a series
 of ``years``. Four "fail" among the last seven verdicts stop a series. Since few nights fail, series with a given rate
 of refusals are simulated as well: a night fails if sqrt(luck) times a normal variable of the series plus sqrt(1 - luck)
-times one of the night exceeds the quantile of the rate. That of the series loses 1 % of its variance each night.
+times one of the night exceeds the quantile of the rate. The variable of the series loses 1 % of variance a night.
 """
 
 from __future__ import annotations
