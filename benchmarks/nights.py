@@ -15,6 +15,7 @@ pass, and appends one line for each night, until the series is stopped. Rare val
 
     fresh rows  rows of other people, so the release discloses no person
     synthpop    the default generator, refitted each night
+    leaf 300    the same with leaves of at least 300 people
     copies      fresh rows, 5 % of them replaced by training rows
     slow        fresh rows, and copies of 0.2 % of the training people, different ones each night
     moved       as slow, with numbers of many values shifted by a tenth of their standard deviation, up or down
@@ -23,7 +24,7 @@ pass, and appends one line for each night, until the series is stopped. Rare val
 blocks of seven consecutive nights, evaluated at the attempt that the series has reached, and the verdicts of a series
 of ``years``. Four "fail" among the last seven verdicts stop a series. Since few nights fail, series with a given rate
 of refusals are simulated as well: a night fails if sqrt(luck) times a normal variable of the series plus sqrt(1 - luck)
-times one of the night exceeds the quantile of the rate. That of the series loses 1 % of its variance each night.
+times one of the night exceeds the quantile of the rate. The variable of the series loses 1 % of variance a night.
 """
 
 from __future__ import annotations
@@ -56,8 +57,10 @@ from privacy_assets.tables.table import Table
 EXCHANGED, MOVED, SHARES = 0.01, 0.1, {"train": 0.5, "holdout": 0.8, "reference": 1.0}
 LEAKS = {"copies": 0.05, "slow": 0.002, "moved": 0.002}  # share of the training people, each night
 YEAR, SERIES, FROM, BLOCK, ATTEMPTS = 365, 300, 200, 7, 4
+LATE = 100  # nights until most people of the first night have been exchanged
 STOP, STOP_OF = 4, 7  # verdicts "fail" among the last ones that stop a series
-KINDS = ("fresh rows", "synthpop", "copies", "slow", "moved")
+TREES: dict[str, dict[str, Any]] = {"synthpop": {}, "leaf 300": {"min_samples_leaf": 300}}
+KINDS = ("fresh rows", *TREES, "copies", "slow", "moved")
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,8 +113,10 @@ def moved(rows: pd.DataFrame, rng: np.random.Generator) -> pd.DataFrame:
 def inputs_of_scores(frame: pd.DataFrame, night: Night, kind: str, seed: int) -> EvaluationInputs:
     """Return the inputs of all metrics: fresh rows and copies as they are, synthpop without rare values."""
     train, holdout, reference = (frame.iloc[at].assign(**{WHO: at}) for at in night.roles.values())
-    if kind == "synthpop":
-        return generated(train, holdout, reference, build_generator("synthpop"), 1000 * seed + night.number)
+    if kind in TREES:
+        return generated(
+            train, holdout, reference, build_generator("synthpop", TREES[kind]), 1000 * seed + night.number
+        )
     real = pd.concat([table.drop(columns=WHO) for table in (train, holdout, reference)])
     fresh = known_rows(frame.iloc[night.fresh[: 2 * len(train)]], real)
     fresh = fresh.iloc[np.arange(len(train) - len(night.leaked)) % len(fresh)]
@@ -125,9 +130,11 @@ def inputs_of_ledger(
     """Return the inputs of ``cumulative_disclosure``. ``table`` contains the rows of ``frame``."""
     roles, n = night.roles, len(night.roles["train"]) - len(night.leaked)
     real = {role: table.take(at) for role, at in roles.items()}
-    if kind == "synthpop":
+    if kind in TREES:
         night_seed = 1000 * seed + night.number
-        synthetic = build_generator("synthpop").fit(real["train"], seed=night_seed).sample(n, seed=night_seed)
+        synthetic = (
+            build_generator("synthpop", TREES[kind]).fit(real["train"], seed=night_seed).sample(n, seed=night_seed)
+        )
     elif kind == "moved":
         rows = moved(frame.iloc[night.leaked], np.random.default_rng([seed, night.number]))
         rows = pd.concat([frame.iloc[np.resize(night.fresh, n)], rows], ignore_index=True)
@@ -258,15 +265,17 @@ def report(options: argparse.Namespace) -> None:
 
 def print_years(several: Mapping[tuple[str, str], list[Lines]]) -> None:
     """Print the largest statistics of ``years``, and how much was out when a series stopped."""
-    head = ("table", "kind", "series", "nights", "largest lower end of `excess`", "largest `share`", "its lower end",
-            "first refused on night", "% out when stopped")  # fmt: skip
+    head = ("table", "kind", "series", "nights", "mean `excess` from night 100 on", "largest lower end",
+            "largest `share`", "its lower end", "first refused on night", "% out when stopped")  # fmt: skip
     print(f"| {' | '.join(head)} |\n|{'---|' * len(head)}")
     for (table, kind), found in several.items():
         every = [line for of in found for line in of]
         tops = [max(line[name][at] for line in every) for name, at in (("excess", 1), ("share", 0), ("share", 1))]
         begins = sorted(night for of in found if (night := first_refused(of)))
         ended = [100 * of[-1]["out"] for of in found if has_stopped([line["verdict"] for line in of])]
-        cells = [table, kind, len(found), max(map(len, found)), *(f"{top:.4f}" for top in tops)]
+        late = [line["excess"][0] for line in every if line["night"] >= LATE]
+        means = f"{np.mean(late):.4f}" if late else "-"
+        cells = [table, kind, len(found), max(map(len, found)), means, *(f"{top:.4f}" for top in tops)]
         cells.append(f"{begins[0]} to {begins[-1]} ({len(begins)} series)" if begins else "-")
         cells.append(f"{min(ended):.1f} to {max(ended):.1f} ({len(ended)} series)" if ended else "-")
         print(f"| {' | '.join(map(str, cells))} |")
@@ -293,7 +302,8 @@ def print_scores(scored: Mapping[tuple[str, str], Lines]) -> float:
     for (table, kind), of in scored.items():
         first = [statuses(line, policy)[0] for line in of]
         used = np.array([used_parts(line, policy) for line in of])
-        used = used[:, used.std(axis=0) > 0] - used[:, used.std(axis=0) > 0].mean(axis=0)
+        used = used[:, np.isfinite(used).all(axis=0) & (used.min(axis=0) < used.max(axis=0))]
+        used -= used.mean(axis=0)
         lag = float(np.mean((used[1:] * used[:-1]).mean(axis=0) / used.var(axis=0)))
         correlations += [lag] if kind in HONEST else []
         limits = Counter(outcome.limit.key for line in of for outcome in judged(line, policy).broken)

@@ -1,4 +1,4 @@
-"""What the synthetic table and all published tables disclose together, from the ledger of disclosure by person."""
+"""Disclosure by the synthetic table and all published tables together, from the ledger of disclosure by person."""
 
 from __future__ import annotations
 
@@ -131,13 +131,14 @@ class CumulativeDisclosure(Metric):
             reason = f"train and holdout need at least {fewest} people each, and the release {fewest} rows"
             return self.not_measurable(inputs, reason, people.counts)
         near, isolation, member = inputs.ratios > NEAR, inputs.table_ratios[1], people.member
-        alone = isolation > 0
-        bins, counts = isolation_bins(isolation[alone], member[alone]), (len(people.codes), people.smallest_side)
-        few = min((alone & member).sum(), (alone & ~member).sum()) < fewest
-        weighted = (0.0, 0.0) if few else excess(near[alone], member[alone], bins)
-        note = "nearly every person shares the row of another person" if few else ""
-        plain = self._estimate("share", *excess(near, member), counts)
-        return self.result(inputs, (self._estimate("excess", *weighted, counts, note), plain))
+        alone, counts = isolation > 0, (len(people.codes), people.smallest_side)
+        if min((alone & member).sum(), (alone & ~member).sum()) < fewest:
+            note = "nearly every person shares the row of another person"
+            weighted = self._estimate("excess", 0.0, 0.0, counts, note)
+        else:
+            bins = isolation_bins(isolation[alone], member[alone])
+            weighted = self._estimate("excess", *excess(near[alone], member[alone], bins), counts)
+        return self.result(inputs, (weighted, self._estimate("share", *excess(near, member), counts)))
 
     def _estimate(self, name: str, value: float, error: float, counts: tuple[int, int], note: str = "") -> Estimate:
         if np.isnan(value):

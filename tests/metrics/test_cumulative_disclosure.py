@@ -166,14 +166,14 @@ def test_the_order_of_rows_does_not_matter() -> None:
     assert values(inputs_of(pd.concat([synthetic, synthetic]))) == values(inputs_of(synthetic)), "repeated rows"
 
 
-def test_nobody_is_singled_out_by_a_row_of_several_people() -> None:
+@pytest.mark.parametrize("sides", [1, 3])
+def test_nobody_is_singled_out_by_a_row_of_several_people(sides: int) -> None:
     """Of two equal rows the isolation is 0, so a copy of both is not near. Their people are left out of ``excess``."""
-    pairs = pd.concat([TRAIN.iloc[:450], TRAIN.iloc[:450]], ignore_index=True)
-    whose = [
-        frame.assign(who=first + np.arange(len(frame)))
-        for first, frame in ((0, pairs), (1000, HOLDOUT), (2000, REFERENCE))
-    ]
-    result = METRIC.measure(read_inputs(whose[0], whose[1], pairs, whose[2], subject="who"))
+    tables = [TRAIN, HOLDOUT, REFERENCE]
+    halves = [table.iloc[: len(table) // 2] for table in tables[:sides]]
+    tables[:sides] = [pd.concat([half, half], ignore_index=True) for half in halves]
+    train, holdout, reference = (table.assign(who=1000 * at + np.arange(len(table))) for at, table in enumerate(tables))
+    result = METRIC.measure(read_inputs(train, holdout, tables[0], reference, subject="who"))
     assert result.estimate("share").value == 0
     few = result.estimate("excess")
     assert (few.value, few.low, few.high) == (0, 0, 0) and few.note.startswith("nearly every person shares")
