@@ -168,14 +168,14 @@ def years(options: argparse.Namespace) -> None:
             told = {"table": Path(name).stem, "kind": kind, "seed": options.seed}
             if any(line.items() >= {**told, "last": True}.items() for line in lines(options.results)):
                 continue
-            out, ledger, verdicts = np.zeros(len(frame), dtype=bool), None, list[str]()
+            out, ledger, verdicts = np.zeros(len(frame), dtype=bool), None, list[Status]()
             for night in series(kind, options.seed, options.people or 4000, options.nights, out):
                 inputs = inputs_of_ledger(frame, table, night, kind, options.seed, ledger)
                 result = metric.measure(inputs)
                 verdicts.append(policy.judge({metric.name: result}).status)
                 if verdicts[-1] == "pass":
                     ledger, out[night.leaked] = inputs.merged_ledger, True
-                last = verdicts[-STOP_OF:].count("fail") >= STOP or night.number == options.nights
+                last = has_stopped(verdicts) or night.number == options.nights
                 line = {**told, "night": night.number, "verdict": verdicts[-1], "last": last}
                 line |= {one.name: [one.value, one.low] for one in result.estimates}
                 append(options.results, {**line, "out": float(out[night.roles["train"]].mean())})
@@ -194,7 +194,7 @@ def statuses(line: Mapping[str, Any], policy: Policy) -> list[Status]:
     ]
 
 
-def strongest(line: Mapping[str, Any], policy: Policy) -> list[float]:
+def used_parts(line: Mapping[str, Any], policy: Policy) -> list[float]:
     """Return the used part of each limit on a line of ``scores``."""
     results = results_of(line)
     return [judge_limit(one, results[one.metric]).used() for one in policy.limits if one.metric in results]
@@ -215,7 +215,7 @@ def simulated(
         both = (of[min(attempt, ATTEMPTS) - 1], *ledger[night : night + 1])
         verdicts.append(min(both, key=WORST_FIRST.index))
         attempt = 1 if verdicts[-1] == "pass" else attempt + 1
-        if verdicts[-STOP_OF:].count("fail") >= STOP:
+        if has_stopped(verdicts):
             break
     return verdicts
 
@@ -235,94 +235,118 @@ def within(rate: np.ndarray) -> str:
     return f"{100 * rate.mean():.1f} % of {len(rate)}"
 
 
+Lines = list[dict[str, Any]]
+HONEST = ("fresh rows", "synthpop")
+
+
 def report(options: argparse.Namespace) -> None:
     """Print Markdown: nights, years, and simulated series."""
-    found, policy, rng = lines(*map(Path, options.tables)), load_policy("default"), np.random.default_rng(0)
-    scored, ledgers = defaultdict[tuple[str, str], list[dict[str, Any]]](list), defaultdict[Any, list[Any]](list)
-    for line in found:
+    scored, several = defaultdict[tuple[str, str], Lines](list), defaultdict[tuple[str, str], list[Lines]](list)
+    years = defaultdict[tuple[str, str, int], Lines](list)
+    for line in lines(*map(Path, options.tables)):
         if "estimates" in line:
             scored[line["table"], line["kind"]].append(line)
         else:
-            ledgers[line["table"], line["kind"], line["seed"]].append(line)
-    print("| table | kind | nights | fail | not assessable | correlation | limits |\n|---|---|---|---|---|---|---|")
-    judged_nights, correlations = {}, []
+            years[line["table"], line["kind"], line["seed"]].append(line)
+    for (table, kind, _), of in years.items():
+        if of[-1]["last"]:
+            several[table, kind].append(of)
+    print_years(several)
+    if scored:
+        print_simulations(scored, several, print_scores(scored))
+
+
+def print_years(several: Mapping[tuple[str, str], list[Lines]]) -> None:
+    """Print the largest statistics of ``years``, and how much was out when a series stopped."""
+    head = ("table", "kind", "series", "nights", "largest lower end of `excess`", "largest `share`", "its lower end",
+            "first refused on night", "% out when stopped")  # fmt: skip
+    print(f"| {' | '.join(head)} |\n|{'---|' * len(head)}")
+    for (table, kind), found in several.items():
+        every = [line for of in found for line in of]
+        tops = [max(line[name][at] for line in every) for name, at in (("excess", 1), ("share", 0), ("share", 1))]
+        begins = sorted(night for of in found if (night := first_refused(of)))
+        ended = [100 * of[-1]["out"] for of in found if has_stopped([line["verdict"] for line in of])]
+        cells = [table, kind, len(found), max(map(len, found)), *(f"{top:.4f}" for top in tops)]
+        cells.append(f"{begins[0]} to {begins[-1]} ({len(begins)} series)" if begins else "-")
+        cells.append(f"{min(ended):.1f} to {max(ended):.1f} ({len(ended)} series)" if ended else "-")
+        print(f"| {' | '.join(map(str, cells))} |")
+    for kind in ("slow", "moved"):
+        outs = np.array([of[-1]["out"] for (_, other), found in several.items() if other == kind for of in found])
+        if len(outs):
+            print(f"\n{kind}: less than 6 % of the people are out at the end of {within(outs < 0.06)} series")
+
+
+def first_refused(of: Lines) -> int:
+    """Return the first night that was not published. 0: none."""
+    return next((line["night"] for line in of if line["verdict"] != "pass"), 0)
+
+
+def has_stopped(verdicts: Sequence[Status]) -> bool:
+    """Return True if four of the last seven verdicts are "fail"."""
+    return list(verdicts[-STOP_OF:]).count("fail") >= STOP
+
+
+def print_scores(scored: Mapping[tuple[str, str], Lines]) -> float:
+    """Print verdicts of ``scores``. Return the mean correlation of consecutive honest nights in used parts."""
+    policy, correlations = load_policy("default"), []
+    print("\n| table | kind | nights | fail | not assessable | correlation | limits |\n|---|---|---|---|---|---|---|")
     for (table, kind), of in scored.items():
-        judged_nights[table, kind] = [statuses(line, policy) for line in of]
-        first = [one[0] for one in judged_nights[table, kind]]
-        used = np.array([strongest(line, policy) for line in of])
-        centered = used - used.mean(axis=0)
-        moving = used.std(axis=0) > 0
-        lag = (centered[1:] * centered[:-1]).mean(axis=0)[moving] / used.var(axis=0)[moving]
-        correlations += [lag.mean()] if kind != "copies" else []
+        first = [statuses(line, policy)[0] for line in of]
+        used = np.array([used_parts(line, policy) for line in of])
+        used = used[:, used.std(axis=0) > 0] - used[:, used.std(axis=0) > 0].mean(axis=0)
+        lag = float(np.mean((used[1:] * used[:-1]).mean(axis=0) / used.var(axis=0)))
+        correlations += [lag] if kind in HONEST else []
         limits = Counter(outcome.limit.key for line in of for outcome in judged(line, policy).broken)
         names = ", ".join(f"`{name}` {count}" for name, count in limits.most_common(4))
-        counts = f"{first.count('fail')} | {first.count('not_assessable')} | {lag.mean():.2f} | {names}"
+        counts = f"{first.count('fail')} | {first.count('not_assessable')} | {lag:.2f} | {names}"
         print(f"| {table} | {kind} | {len(of)} | {counts} |")
-    print(f"\nMean correlation of honest series: {np.mean(correlations):.2f}\n")
-    head = ("table", "kind", "series", "nights", "largest lower end", "largest share", "its lower end", "first refused",
-            "out when stopped")  # fmt: skip
-    print(f"| {' | '.join(head)} |\n|{'---|' * len(head)}")
-    kinds = defaultdict[tuple[str, str], list[Any]](list)
-    for (table, kind, _), of in ledgers.items():
-        if of[-1]["last"]:
-            kinds[table, kind].append(of)
-    for (table, kind), several in kinds.items():
-        tops = [max(line["excess"][1] for of in several for line in of)]
-        tops += [max(line["share"][at] for of in several for line in of) for at in (0, 1)]
-        begins = [next((line["night"] for line in of if line["verdict"] != "pass"), 0) for of in several]
-        ended = [of[-1]["out"] for of in several if of[-1]["night"] < YEAR]
-        span = f"{100 * min(ended):.1f} to {100 * max(ended):.1f} % ({len(ended)})" if ended else "-"
-        days, when = max(len(of) for of in several), sorted(night for night in begins if night)
-        nights = f"{when[0]} to {when[-1]} ({len(when)})" if when else "-"
-        tops_text = " | ".join(f"{top:.4f}" for top in tops)
-        print(f"| {table} | {kind} | {len(several)} | {days} | {tops_text} | {nights} | {span} |")
+    print(f"\nMean correlation of honest series: {np.mean(correlations):.2f}")
+    return float(np.mean(correlations))
+
+
+def print_simulations(
+    scored: Mapping[tuple[str, str], Lines], several: Mapping[tuple[str, str], list[Lines]], luck: float
+) -> None:
+    """Print shares of stopped series and published nights."""
+    policy, rng = load_policy("default"), np.random.default_rng(0)
+    nights = {key: [statuses(line, policy) for line in of] for key, of in scored.items()}
     print("\n| series | stopped | published nights | nights published in 95 % of the series |\n|---|---|---|---|")
-    for kind in ("fresh rows", "synthpop"):
-        tables = [table for table, other in judged_nights if other == kind]
-        series_of = []
+    for kind in HONEST:
+        tables, found = [table for table, other in nights if other == kind], []
         for _ in range(SERIES if tables else 0):
             table = tables[int(rng.integers(len(tables)))]
-            ledger = [[line["verdict"] for line in one] for one in kinds[table, kind]] or [[]]
-            series_of.append(simulated(rng, judged_nights[table, kind], ledger[int(rng.integers(len(ledger)))]))
-        if series_of:
-            print(f"| {kind} | {summary(series_of)} |")
-    tables = [table for table, kind in judged_nights if kind == "copies"]
-    leaking = []
-    for _ in range(SERIES if tables else 0):
-        table = tables[int(rng.integers(len(tables)))]
-        leaking.append(simulated(rng, judged_nights[table, "fresh rows"], [], judged_nights[table, "copies"]))
-    begun = [year[FROM - 1 : FROM + 1] for year in leaking if len(year) >= FROM]
-    for n in (1, 2):
-        refused = np.array([any(status != "pass" for status in year[:n]) for year in begun] or [False])
-        print(f"\n5 % copies from night {FROM}: refused within {n} nights in {within(refused)}")
-    for kind in ("slow", "moved"):
-        outs = np.array([of[-1]["out"] for (_, other), several in kinds.items() if other == kind for of in several])
-        if len(outs):
-            print(f"\n{kind}: stopped before 6 % of the people are out in {within(outs < 0.06)} series")
-    total = sum(len(of) for (_, kind), of in scored.items() if kind != "copies")
-    fails = sum(one[0] == "fail" for (_, kind), of in judged_nights.items() if kind != "copies" for one in of)
-    rates = {"measured": fails / total, "upper 95 % bound": float(exact_high(fails, total, 0.05)), "1 %": 0.01}
+            ledger = [[line["verdict"] for line in one] for one in several.get((table, kind), [])] or [[]]
+            found.append(simulated(rng, nights[table, kind], ledger[int(rng.integers(len(ledger)))]))
+        if found:
+            stopped = np.array([has_stopped(verdicts) for verdicts in found])
+            published = np.array([verdicts.count("pass") / YEAR for verdicts in found])
+            least = 100 * np.quantile(published, 0.05)
+            print(f"| {kind} | {within(stopped)} | {100 * published.mean():.1f} % | at least {least:.1f} % |")
+    tables = [table for table, kind in nights if kind == "copies" and (table, HONEST[0]) in nights]
+    found = [
+        simulated(rng, nights[table, HONEST[0]], [], nights[table, "copies"])
+        for table in (tables[int(at)] for at in rng.integers(max(len(tables), 1), size=SERIES if tables else 0))
+    ]
+    begun = [verdicts[FROM - 1 : FROM + 1] for verdicts in found if len(verdicts) >= FROM]
+    for n in (1, 2) if begun else ():
+        refused = np.array([any(status != "pass" for status in verdicts[:n]) for verdicts in begun])
+        print(f"\n5 % copies from night {FROM} on: refused within {n} nights in {within(refused)} series")
+    honest = [one[0] for (_, kind), of in nights.items() if kind in HONEST for one in of]
+    fails = honest.count("fail")
+    rates = {"measured": fails / len(honest), "its upper 95 % bound": float(exact_high(fails, len(honest), 0.05))}
     print("\n| rate of refusals a night | luck | stopped | published nights |\n|---|---|---|---|")
-    for name, rate in rates.items():
-        for luck in (0.0, float(np.clip(np.mean(correlations), 0, 1))):
-            failed = with_luck(rng, max(rate, 1e-6), luck, SERIES)
-            kept = [year[: stop_after(year)] for year in failed]
-            stopped = np.array([len(year) < YEAR for year in kept])
-            published = np.mean([(~year).sum() / YEAR for year in kept])
-            print(f"| {name}: {100 * rate:.2f} % | {luck:.2f} | {within(stopped)} | {100 * published:.1f} % |")
+    for name, rate in {**rates, "assumed": 0.01}.items():
+        for shared in (0.0, float(np.clip(luck, 0, 1))):
+            kept = [year[: stop_after(year)] for year in with_luck(rng, max(rate, 1e-6), shared, SERIES)]
+            stopped = np.array([has_stopped(np.where(year, "fail", "pass").tolist()) for year in kept])
+            published = 100 * np.mean([(~year).sum() / YEAR for year in kept])
+            print(f"| {name}: {100 * rate:.2f} % | {shared:.2f} | {within(stopped)} | {published:.1f} % |")
 
 
 def stop_after(failed: np.ndarray) -> int:
     """Return the number of nights until four of the last seven have failed, or all."""
     counts = np.convolve(failed, np.ones(STOP_OF), "full")[: len(failed)]
     return int((counts >= STOP).argmax()) + 1 if (counts >= STOP).any() else len(failed)
-
-
-def summary(years: Sequence[Sequence[Status]]) -> str:
-    """Return the share of stopped series, the share of published nights, and its 5 % quantile."""
-    stopped = np.array([year[-STOP_OF:].count("fail") >= STOP for year in years])
-    published = np.array([year.count("pass") / YEAR for year in years])
-    return f"{within(stopped)} | {100 * published.mean():.1f} % | at least {100 * np.quantile(published, 0.05):.1f} %"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -410,7 +410,7 @@ def judge_limit(limit: Limit, result: MetricResult | None, attempt: int = 1) -> 
     Args:
         limit: Limit.
         result: Result of the limit's metric. None: the metric did not run, so the limit is not assessable.
-        attempt: Number of tables generated from the same training rows whose statistics have been computed, including
+        attempt: Number of tables since the last release whose statistics have been computed, including
             this one. It moves the conservative bound, see :func:`widening`.
 
     Returns:
@@ -459,7 +459,7 @@ def _judged(limit: Limit, result: MetricResult | None, attempt: int) -> LimitOut
 
 def _bound_words(limit: Limit, estimate: Estimate, attempt: int) -> str:
     """Describe the bound that is compared with the limit, and the attempt if it is not the first."""
-    again = f" at attempt {attempt} from the same training rows" if attempt > 1 else ""
+    again = f" at attempt {attempt} since the last release" if attempt > 1 else ""
     if limit.bound == "value" or estimate.low == estimate.high:
         return again
     conservative = limit.bound == "conservative"

@@ -249,12 +249,12 @@ MUTATIONS = [
     ),
     Mutation(
         "failures are not remembered",
-        "gate/failures.py", 'if outcome.status != "fail":', "if True:",
+        "gate/log.py", 'if outcome.status == "fail"]', "if False]",
         ("gate/test_failures.py",),
     ),
     Mutation(
         "publishing does not ask the memory of failures",
-        "gate/gate.py", "check_memory(self._remembered(policy, target, stated.content, shared_subjects))", "pass",
+        "gate/gate.py", "check_memory(state.failures(policy, stated.content, self._part(target, setup)))", "pass",
         ("gate/test_failures.py",),
     ),
     Mutation(
@@ -314,13 +314,13 @@ MUTATIONS = [
     ),
     Mutation(
         "what was replaced is published again",
-        "gate/publication_attempts.py", "if found and found[-1] != before[-1]:", "if False:",
+        "gate/gate.py", "if found and (found[-1] != before[-1] or", "if False and (",
         ("gate/test_every_place.py",),
     ),
     Mutation(
         "attempts are not counted",
-        "gate/publication_attempts.py", "number = 1 + max((number for number, _ in known), default=0)", "return 1",
-        ("gate/test_every_place.py",),
+        "gate/log.py", "tries = self.tries + 1", "tries = 1",
+        ("gate/test_log.py",),
     ),
     # --- redaction ---
     Mutation(

@@ -35,7 +35,8 @@ class Attestation:
         limits: Status of each limit of the policy, by key.
         remembered: Limits that the same rows failed earlier. If there are any, the verdict is "fail".
         results: Keyed digest of the signed private result of each metric of the policy, by metric.
-        inputs: Keyed fingerprints of the tables, by role.
+        inputs: Keyed fingerprints of the tables, by role, and the hash of the ledger of disclosure before this table.
+        ledger: Hash of the private ledger of disclosure after this table. Empty: no metric measures it.
         setup: Settings that determine what is measured. Declared values appear as counts and keyed digests.
         rows: Number of rows.
         dtypes: pandas dtypes of the columns, by name.
@@ -55,6 +56,7 @@ class Attestation:
     remembered: Sequence[str]
     results: Mapping[str, str]
     inputs: Mapping[str, str]
+    ledger: str
     setup: Mapping[str, Any]
     rows: int
     dtypes: Mapping[str, str]

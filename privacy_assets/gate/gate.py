@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -54,7 +54,7 @@ from privacy_assets.gate.statements import (
     seal,
     unseal,
 )
-from privacy_assets.infra.files import check_private, names, private_folder, put_atomic, reason
+from privacy_assets.infra.files import check_private, names, private_folder, put_atomic, read_hashed_bytes, reason
 from privacy_assets.infra.markers import Role, check_prepared
 from privacy_assets.infra.objects import Location
 from privacy_assets.metrics.base import Metric
@@ -254,18 +254,50 @@ class Gate:
             raise Damaged("evaluation_inputs was changed after it was signed", redo=("prepare",))
         return found.body, self.snapshot(SignedRecord("snapshot", found.body["snapshot"].encode()), target)
 
-    def sign_result(self, result: MetricResult, snapshot: Snapshot, outcomes: Iterable[LimitOutcome]) -> SignedRecord:
+    def ledger(self, table: str) -> tuple[str, bytes, int]:
+        """Return the ledger of disclosure after the last release: its SHA-256, its bytes, and the number of partitions.
+
+        The log names the ledger, so an older copy is rejected. Before the first release, hash and bytes are empty.
+
+        Raises:
+            Damaged: If the file is missing or was changed.
+        """
+        state = self.log.state(table)
+        partitions = len({one.part for one in state.shown})
+        return state.ledger, self._ledger_bytes(table, state.ledger) if state.ledger else b"", max(partitions, 1)
+
+    def _ledger_bytes(self, table: str, sha256: str) -> bytes:
+        path = self._ledgers(table) / f"{sha256}.parquet"
+        try:
+            data = read_hashed_bytes(path, sha256)
+        except OSError as error:
+            raise StoreUnavailable.of(f"the ledger cannot be read ({reason(error)})", error, path) from None
+        if data is None:
+            raise Damaged(f"the ledger of {table} was changed after it was written", path=str(path))
+        return data
+
+    def _ledgers(self, table: str) -> Location:
+        return self.private / "ledgers" / quoted(table)
+
+    def sign_result(
+        self, result: MetricResult, snapshot: Snapshot, outcomes: Iterable[LimitOutcome], ledger: bytes = b""
+    ) -> SignedRecord:
         """Sign the result of one metric, after counting the attempt and recording failed limits.
 
         Args:
             result: Result of the metric.
             snapshot: Synthetic table.
             outcomes: Outcomes of the limits on this metric.
+            ledger: Ledger of disclosure with this table merged in. It takes effect when the table is published. Empty:
+                the metric does not measure it.
         """
         self.attempt(snapshot)
         if failed := [outcome for outcome in outcomes if outcome.status == "fail"]:
             self._record_verdict(snapshot, "fail", failed)
-        return seal(Statement("result", snapshot.target, snapshot.sha256, result.to_json()), self.key)
+        body, sha256 = result.to_json(), hashlib.sha256(ledger).hexdigest() if ledger else ""
+        if ledger:
+            put_atomic(private_folder(self._ledgers(snapshot.target.table)) / f"{sha256}.parquet", ledger)
+        return seal(Statement("result", snapshot.target, snapshot.sha256, {**body, "ledger": sha256}), self.key)
 
     def result(self, sealed: SignedRecord, snapshot: Snapshot) -> MetricResult:
         """Return the signed result of one metric, which must have been computed on ``snapshot``."""
@@ -273,7 +305,7 @@ class Gate:
         if statement.sha256 != snapshot.sha256:
             metric = statement.body.get("metric", "a score")
             raise OutOfDate(f"{metric} was computed on another synthetic table", redo=("score",))
-        return MetricResult.from_json(statement.body)
+        return MetricResult.from_json({name: value for name, value in statement.body.items() if name != "ledger"})
 
     def attest(
         self,
@@ -311,6 +343,7 @@ class Gate:
         remembered = state.failures(policy, snapshot.content, self._part(snapshot.target, setup))
         attempt = self.attempt(snapshot)
         verdict = policy.judge(results, attempt)
+        bodies = [self._opened(sealed, "result", snapshot.target).body for sealed in scores.values()]
         kept = {name: self._keep(sealed, snapshot.target) for name, sealed in scores.items() if name in policy.metrics}
         stated = Attestation(
             target=snapshot.target,
@@ -323,6 +356,7 @@ class Gate:
             remembered=remembered,
             results=kept,
             inputs=inputs,
+            ledger=max((str(body.get("ledger", "")) for body in bodies), default=""),
             setup=to_jsonable(setup),
             attempt=attempt,
             rows=snapshot.rows,
@@ -428,6 +462,8 @@ class Gate:
             text, redo = "the attestation belongs to another synthetic table", ("attest",)
             raise OutOfDate(text, expected=taken.sha256, found=stated.sha256, redo=redo)
         check_verdict(policy.judge(self._kept(stated, taken), stated.attempt), stated.remembered)
+        if stated.ledger and stated.ledger != self.log.state(target.table).ledger:
+            self._ledger_bytes(target.table, stated.ledger)  # a later run needs it
         self._check_latest(sealed, target, "attestation")
         ids = [release.id for release in self.store.history(target)]
 
@@ -441,13 +477,23 @@ class Gate:
             if found:
                 return None  # readers have it already, or this call completes an interrupted one
             check_ledger(stated, state.ledger)
-            return {"sha256": stated.sha256, "content": stated.content, "ledger": ""}
+            return {"sha256": stated.sha256, "content": stated.content, "ledger": stated.ledger or state.ledger}
 
         with self._recorded(target, "release", make) as (pointer, still):
-            if (current := self._current_of(target, stated.sha256)) is None:
-                return self.store.add(target, taken.path, stated.sha256, sealed.data, pointer, still)
-            self.store.point(target, current.id, pointer, still)
-            return current
+            if (release := self._current_of(target, stated.sha256)) is None:
+                release = self.store.add(target, taken.path, stated.sha256, sealed.data, pointer, still)
+            else:
+                self.store.point(target, release.id, pointer, still)
+        self._remove_ledgers(target.table)
+        return release
+
+    def _remove_ledgers(self, table: str) -> None:
+        """Remove all ledgers but the one after the last release. A failure leaves a file that the next call removes."""
+        kept = f"{self.log.state(table).ledger}.parquet"
+        with suppress(OSError):
+            for name in names(folder := self._ledgers(table)):
+                if name != kept and not name.startswith("."):
+                    (folder / name).unlink(missing_ok=True)
 
     @contextmanager
     def _recorded(
@@ -600,7 +646,7 @@ class Gate:
         with self._recorded(target, "withdrawal", lambda _: facts) as (pointer, still):
             if current:
                 self.store.point(target, "", pointer, still)
-            self.store.remove(target, release)
+            self.store.remove(target, [release])
         return current
 
     def prune(self, target: ReleaseTarget, keep: int, days: float, *, dry_run: bool = False) -> list[str]:
@@ -633,13 +679,13 @@ class Gate:
         old = [release for release in history if release not in kept]
         latest = records(target.below(self.private / "latest"), "latest records", "attestation").get("attestation", b"")
         sealed = [SignedRecord("attestation", data) for data in [*(one.envelope for one in kept), latest] if data]
-        needed = {self.log.state(target.table).ledger}
+        needed = set[str]()
         for record in sealed:
             stated = Attestation.of(unseal(record, self.key.trusted))
             needed |= {stated.sha256, *stated.results.values()}
         unused = [
             folder / name
-            for folder in (*self._files_of(target), self.private / "ledgers" / quoted(target.table))
+            for folder in (target.below(self.private / kind) for kind in ("snapshots", "results", "row_scores"))
             for name in names(folder)
             if not name.startswith(".") and name.partition(".")[0] not in needed
         ]
@@ -647,8 +693,7 @@ class Gate:
         if found and not dry_run:
             facts = {"releases": [release.id for release in old], "files": len(unused)}
             self.log.append(target, "prune", lambda _: facts)
-            for release in old:
-                self.store.remove(target, release)
+            self.store.remove(target, old)
             for path in unused:
                 path.unlink(missing_ok=True)
         return found
@@ -659,19 +704,16 @@ class Gate:
         made = (ReleaseTarget.of_parts(quoted(table), part) for part in names(folder))
         return sorted({*self.store.targets(table), *made}, key=str)
 
-    def _files_of(self, target: ReleaseTarget) -> list[Location]:
-        return [target.below(self.private / kind) for kind in ("snapshots", "results", "row_scores")]
-
     def _found(self, target: ReleaseTarget, name: str) -> Release:
         """Return the release ``name``, if this is the private folder of its publisher."""
-        check_private(self.private)
-        self.check_places()
         if not self.log.state(target.table).history(target):
             raise ConfigError(
                 f"{self.private}: this is not the private folder of the publisher, because its log has no release of"
                 f" {target}, so later failures of these rows are unknown. Fix: pass the publisher's folder with"
                 " --private or PRIVACY_ASSETS_PRIVATE."
             )
+        check_private(self.private)
+        self.check_places()
         if name not in [release.id for release in self.store.history(target)]:
             fix = "list the releases: privacy-assets releases"
             raise InputError(f"there is no release {safe_repr(name)}", where=str(target), fix=fix)

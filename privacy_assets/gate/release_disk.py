@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -70,11 +70,11 @@ def point(folder: Path, name: str, pointer: Sealing, still: Callable[[], None]) 
         _point(place, pointer(name))
 
 
-def remove(folder: Path, release: Release) -> None:
-    """Remove a release. The pointer is not changed."""
-    with _locked(folder) as place, suppress(FileNotFoundError), folders.opened(place, "releases") as releases:
+def remove(folder: Path, old: Iterable[Release]) -> None:
+    """Remove releases, and what an interrupted call left. The pointer is not changed."""
+    with _locked(folder) as place, folders.opened(place, "releases", mode=0o755) as releases:
         folders.check_shared(releases)
-        folders.remove_folder(releases, release.id)
+        folders.discard(releases, [release.id for release in old])
 
 
 def check(root: Path) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import BinaryIO
 
 from privacy_assets.errors import Damaged, PublicationRefused, StoreUnavailable, Superseded
@@ -94,10 +94,11 @@ def point(folder: ObjectPath, name: str, pointer: Sealing, still: Callable[[], N
     _move(folder, pointer(name), still)
 
 
-def remove(folder: ObjectPath, release: Release) -> None:
-    """Remove a release. Without its attestation, it is no longer listed. The pointer is not changed."""
-    release.attestation.unlink(missing_ok=True)
-    release.table.unlink(missing_ok=True)
+def remove(folder: ObjectPath, old: Iterable[Release]) -> None:
+    """Remove releases. Without its attestation, a release is no longer listed. The pointer is not changed."""
+    for release in old:
+        release.attestation.unlink(missing_ok=True)
+        release.table.unlink(missing_ok=True)
 
 
 def pointer(folder: ObjectPath) -> tuple[bytes, ObjectPath]:

@@ -6,7 +6,7 @@ import datetime as dt
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -167,12 +167,12 @@ class ReleaseStore:
         """Return the release with the id ``name``."""
         return Release(name, target.below(self.root).joinpath("releases", name))
 
-    def remove(self, target: ReleaseTarget, release: Release) -> None:
-        """Remove the files of a release, which must not be current."""
+    def remove(self, target: ReleaseTarget, releases: Iterable[Release]) -> None:
+        """Remove the files of releases, which must not be current."""
         try:
-            self._kind.remove(target.below(self.root), release)
+            self._kind.remove(target.below(self.root), releases)
         except OSError as error:
-            raise StoreUnavailable.of(f"the release could not be removed ({reason(error)})", error) from None
+            raise StoreUnavailable.of(f"a release could not be removed ({reason(error)})", error) from None
 
     def history(self, target: ReleaseTarget) -> list[Release]:
         """Return all releases of one table and partition, oldest first."""

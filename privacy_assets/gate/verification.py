@@ -218,7 +218,8 @@ def current_id(store: ReleaseStore, target: ReleaseTarget, trusted: TrustedKeys)
     except InputError:
         return None, "no release is current, so readers cannot load the table. Fix: roll back to a release."
     except PublicationRefused as error:
-        return None, with_advice(error)
+        fix = "try again" if error.retry else "rerun the step publish, or roll back to a release"
+        return None, f"{error.event}. Fix: {fix}."
     if release not in store.history(target):
         return None, f"the current release {release.id} is missing. Fix: restore it, or roll back to another."
     return release.id, ""

@@ -14,7 +14,7 @@ import re
 import secrets
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -272,7 +272,7 @@ def place_folder(folder: Folder, name: str, write: Callable[[Folder], None]) -> 
     Raises:
         OSError: If it cannot be written, or if another process replaced it.
     """
-    if remove_folder(folder, _STAGING):
+    if _remove(folder, _STAGING):
         _LOGGER.warning("%s: removed the files of a killed process", folder.path / _STAGING)
     try:
         os.mkdir(_STAGING, 0o700, dir_fd=folder.descriptor)
@@ -289,11 +289,24 @@ def place_folder(folder: Folder, name: str, write: Callable[[Folder], None]) -> 
         sync(folder)
     except BaseException:
         with suppress(OSError):
-            remove_folder(folder, _STAGING)
+            _remove(folder, _STAGING)
         raise
 
 
-def remove_folder(folder: Folder, name: str) -> bool:
+def discard(folder: Folder, names: Iterable[str]) -> None:
+    """Remove folders of files, each atomically: a reader sees the whole folder or none.
+
+    Files of an earlier process are removed first, so the caller must hold a lock.
+    """
+    _remove(folder, _STAGING)
+    for name in names:
+        with suppress(FileNotFoundError):
+            rename(folder, name, _STAGING)
+            _remove(folder, _STAGING)
+    sync(folder)
+
+
+def _remove(folder: Folder, name: str) -> bool:
     """Remove a folder of files, or a file or link. Return False if it does not exist."""
     try:
         with opened(folder, name) as below:

@@ -115,9 +115,9 @@ class CumulativeDisclosure(Metric):
         ),
         Limit(
             "cumulative_disclosure.share",
-            at_most=0.06,
-            bound="value",
-            source="chosen as a backstop; see the lab report on nights",
+            at_most=0.05,
+            bound="significant",
+            source="significant at 95 %: a share of about 0.06 of 8,000 people; see the lab report on nights",
         ),
     )
     question: ClassVar[Question | None] = "membership"

@@ -17,7 +17,7 @@ from pydantic import Field
 from privacy_assets.errors import Damaged, InputError
 from privacy_assets.infra.objects import Location, local_copy
 from privacy_assets.infra.progress import Progress, silent
-from privacy_assets.metrics.ledger import Ledger, disclosure_ratios
+from privacy_assets.metrics.ledger import KEPT_NIGHTS, Ledger, disclosure_ratios
 from privacy_assets.stats.subjects import Subjects, order_by_content
 from privacy_assets.tables.arrays import array_digest, load_arrays, refusing_damage, save_arrays
 from privacy_assets.tables.column import row_ids
@@ -52,6 +52,7 @@ class EvaluationInputs:
         people: Keyed pseudonym of the person of each row by real role, uint64 of shape (n,). Empty: unknown, as outside
             of a pipeline.
         ledger: Disclosure by person over all published tables. None: there are none, or ``people`` is empty.
+        kept_nights: See :meth:`.Ledger.merged`. Each of several partitions is a published table.
         generator: Description of the generator's protections, see :func:`.data_privacy.protection_states`. None:
             unknown.
         seed: Seed of :meth:`rng`.
@@ -69,6 +70,7 @@ class EvaluationInputs:
     earlier_releases: Table | None = None
     people: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
     ledger: Ledger | None = field(default=None, repr=False)
+    kept_nights: int = KEPT_NIGHTS
     generator: Mapping[str, Any] | None = None
     seed: int = 0
     device: str = "cpu"
@@ -240,7 +242,7 @@ class EvaluationInputs:
                 raise InputError("there is a ledger of disclosure, but no pseudonyms of people")
             return None
         latest = Ledger.of(self._pseudonyms, self.table_ratios[0])
-        return latest if self.ledger is None else self.ledger.merged(latest)
+        return latest if self.ledger is None else self.ledger.merged(latest, self.kept_nights)
 
     @property
     def ratios(self) -> np.ndarray:

@@ -20,7 +20,7 @@ from privacy_assets.errors import Damaged
 from privacy_assets.tables.encoding import EncodedTable
 
 KEPT_NIGHTS = 30  # published tables without a person after which the person's entry is removed
-_FIELDS = {"people": np.uint64, "ratio": np.float32, "absent": np.uint8}
+_FIELDS = {"people": np.uint64, "ratio": np.float32, "absent": np.uint16}
 _LEAST = 1e-6  # smaller distances count as this
 
 
@@ -31,7 +31,7 @@ class Ledger:
     Attributes:
         people: Keyed pseudonyms (:func:`.splitting.pseudonyms`), ascending and distinct, uint64 of shape (n,).
         ratio: Largest isolation divided by distance over all published tables, float32 of shape (n,), at least 0.
-        absent: Number of published tables since the person was last in the real tables, uint8 of shape (n,).
+        absent: Number of published tables since the person was last in the real tables, uint16 of shape (n,).
     """
 
     people: np.ndarray
@@ -53,7 +53,7 @@ class Ledger:
         known, codes = np.unique(people.astype(np.uint64), return_inverse=True)
         largest = np.zeros(len(known), np.float32)
         np.maximum.at(largest, codes, ratio.astype(np.float32))
-        return cls(known, largest, np.zeros(len(known), np.uint8))
+        return cls(known, largest, np.zeros(len(known), np.uint16))
 
     def ratios(self, people: np.ndarray) -> np.ndarray:
         """Return the ratio of each of ``people``, float32 of shape (m,); 0 for people without an entry."""
@@ -76,7 +76,7 @@ class Ledger:
         kept = ~np.isin(self.people, latest.people) & (absent < kept_nights)
         people = np.concatenate([latest.people, self.people[kept]])
         ratio = np.concatenate([np.maximum(latest.ratio, self.ratios(latest.people)), self.ratio[kept]])
-        absent = np.concatenate([latest.absent, np.minimum(absent[kept], np.iinfo(np.uint8).max).astype(np.uint8)])
+        absent = np.concatenate([latest.absent, np.minimum(absent[kept], np.iinfo(np.uint16).max).astype(np.uint16)])
         order = np.argsort(people)
         return Ledger(people[order], ratio[order], absent[order])
 

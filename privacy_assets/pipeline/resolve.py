@@ -370,7 +370,7 @@ def _check_partitions(table: ResolvedTable, where: str) -> None:
                 text = f"the path of {role} has {PARTITION_MARK}, and the table has no partitions"
                 raise ConfigError(f"{where}: {text}.")
         return
-    asks = metrics_reading("earlier_releases")
+    asks = metrics_reading("ledger")
     if table.spec.data.shared_subjects and not any(limit.metric in asks for limit in table.policy.limits):
         text = f"shared_subjects needs limits on the metric {' or '.join(asks)}"
         raise ConfigError(f"{where}: {text}. Fix: add them to the policy.")

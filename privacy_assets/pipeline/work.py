@@ -38,6 +38,7 @@ from privacy_assets.infra.objects import Location
 from privacy_assets.infra.progress import Progress, silent
 from privacy_assets.infra.work import sweep
 from privacy_assets.metrics.inputs import EvaluationInputs
+from privacy_assets.metrics.ledger import KEPT_NIGHTS, Ledger
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.row_sources import Window, source_table, user_splits, user_synthetic
 from privacy_assets.pipeline.training import (
@@ -378,7 +379,11 @@ def score(run: TableRun, name: str, values: Values) -> StepResult:
     gate, table, metric = run.gate, run.table, run.table.metrics[name]
     inputs, embeds = values["evaluation_inputs"], table.uses_embedder(metric)
     signed, snapshot = checked_inputs(run, inputs)
+    measures = metric.uses("ledger")
+    digest, ledger, partitions = gate.ledger(run.target.table)
     inputs = inputs.with_settings(
+        ledger=Ledger.from_bytes(ledger) if ledger and measures else None,
+        kept_nights=KEPT_NIGHTS * partitions,
         embedder=inputs.embedder if embeds else None,
         generator=protection_of(snapshot),
         fingerprints=signed["inputs"],
@@ -393,9 +398,10 @@ def score(run: TableRun, name: str, values: Values) -> StepResult:
     if table.external:  # a split by key is exchangeable by construction
         results = without_shift(inputs, {name: metric}, results, limits, attempt)
     fingerprints = {role: own for role, own in signed["inputs"].items() if embeds or role != "embedder"}
-    result = replace(results[name], inputs={**fingerprints, "ledger": ""})
+    result = replace(results[name], inputs={**fingerprints, "ledger": digest})
     outcomes = [judge_limit(limit, result, attempt) for limit in limits]
-    sealed = gate.sign_result(result, snapshot, outcomes)
+    after = inputs.merged_ledger if measures else None
+    sealed = gate.sign_result(result, snapshot, outcomes, b"" if after is None else after.to_bytes())
     return StepResult({name: sealed}, Scored(result, outcomes, gate.keep_row_scores(result, snapshot)))
 
 

@@ -253,6 +253,7 @@ ADVICE: dict[str, Advice] = {  # by cause
     ),
 }
 _ANY_LEAK = "any leak"
+_TOGETHER: Cause = "earlier releases"  # of all releases; a leak of this table alone explains it
 _LEAKS: tuple[Cause, ...] = (
     "copied rows",
     "over-fitting",
@@ -275,6 +276,7 @@ def advice(outcomes: Iterable[LimitOutcome], known: Known = NOTHING_KNOWN) -> li
     causes = {outcome.limit.key: cause_of(outcome) for outcome in broken_first}
     leak = next((cause for cause in _LEAKS if cause in causes.values()), "over-fitting")
     leaks = {_ANY_LEAK, *_LEAKS} & {*causes.values()}
+    leaks |= {_TOGETHER} if leaks else set()
     limits: dict[str, list[str]] = {}
     for key, cause in causes.items():
         mended_first = cause == "small holdout" and (leaks or "members avoided" in causes.values())

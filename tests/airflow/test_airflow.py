@@ -27,7 +27,7 @@ from standins import LENIENT, resources, run
 
 from privacy_assets import TableSpec, build_privacy_assets, read_published
 from privacy_assets.cli.main import main
-from privacy_assets.gate.releases import ReleaseStore
+from privacy_assets.gate.releases import Release, ReleaseStore, default_trusted
 from privacy_assets.gate.statements import ReleaseTarget
 
 FUNCTIONS_APART = True
@@ -127,6 +127,11 @@ def run_all(place: Path, dags: str, source: str = "people.parquet", **variables:
     return Ran(place, said)
 
 
+def current_release(root: Path, table: str = "honest") -> Release:
+    """The current release of a table."""
+    return ReleaseStore(root).current(ReleaseTarget(table), default_trusted(root))
+
+
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
     """The honest table is read from PostgreSQL if its provider is installed, and OpenLineage events go to a file."""
@@ -155,7 +160,7 @@ def grouped(tmp_path_factory: pytest.TempPathFactory) -> Ran:
 def test_a_table_that_holds_its_policy_is_published_and_read(ran: Ran) -> None:
     before = {"extract": ("success", 1)} if HAS_POSTGRES else {}
     assert ran.states("honest") == {**before, "publish": ("success", 1), "read": ("success", 1)}
-    release = ran.store.current(ReleaseTarget("honest"), ran.key.trusted)
+    release = current_release(ran.store.root)
     assert {task: value for task, value in ran.xcoms("honest").items() if task != "extract"} == {
         "publish": {"table": "honest", "partition": None, "release": release.id},
         "read": len(read_published(ran.store.root, "honest")),
@@ -194,7 +199,7 @@ def test_events_of_openlineage_have_release_and_verdict(ran: Ran) -> None:
     ended = {(one["job"]["name"], one["eventType"]): one for one in events}
     (release,) = ended["honest.publish", "COMPLETE"]["outputs"]
     assert (release["namespace"], release["name"]) == ("x-privacy-assets://releases", "honest")
-    current = ran.store.current(ReleaseTarget("honest"), ran.key.trusted)
+    current = current_release(ran.store.root)
     assert release["facets"]["version"]["datasetVersion"] == current.id
     tags = {tag["key"]: tag["value"] for tag in release["facets"]["tags"]["tags"]}
     assert tags == {"verdict": "pass", "sha256": hashlib.sha256(current.table.read_bytes()).hexdigest()}
@@ -215,9 +220,7 @@ def test_it_is_the_table_that_the_command_makes(ran: Ran, tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(HERE)
     assert main(["run", str(ran.place / "honest.yaml"), "--releases=releases", "--device=cpu", "--quiet"]) == 0
-    ours, theirs = (
-        store.current(ReleaseTarget("honest")).table for store in (ran.store, ReleaseStore(tmp_path / "releases"))
-    )
+    ours, theirs = (current_release(root).table for root in (ran.store.root, tmp_path / "releases"))
     assert ours.read_bytes() == theirs.read_bytes()
 
 
@@ -361,7 +364,7 @@ def test_a_task_group_publishes_what_the_other_doors_publish(
         "wait": ("success", 1),
         "read": ("success", 1),
     }
-    ours = ReleaseStore(grouped.place / "grouped/releases").current(ReleaseTarget("honest"))
+    ours = current_release(grouped.place / "grouped/releases")
     told = grouped.xcoms("grouped")
     assert told["honest.publish"] == {"table": "honest", "partition": None, "release": ours.id}
     assert told["wait"]["release"] == ours.id and told["read"] == len(
@@ -385,8 +388,7 @@ def test_a_task_group_publishes_what_the_other_doors_publish(
         assert run(built, instance, table="honest").success
     stores = {"command": "cli/releases", "dagster": "releases"}
     theirs = {
-        redact_foreign_errors: ReleaseStore(tmp_path / folder).current(ReleaseTarget("honest"))
-        for redact_foreign_errors, folder in stores.items()
+        redact_foreign_errors: current_release(tmp_path / folder) for redact_foreign_errors, folder in stores.items()
     }
     for redact_foreign_errors, release in theirs.items():
         assert release.table.read_bytes() == ours.table.read_bytes(), redact_foreign_errors
@@ -405,7 +407,7 @@ def test_the_release_event_tells_release_and_digest(grouped: Ran) -> None:
     events = grouped.ask("select a.uri, e.extra, e.partition_key from asset_event e join asset a on a.id = e.asset_id")
     found = {uri: (json.loads(extra), key) for uri, extra, key in events}
     assert set(found) == {f"x-privacy-assets://releases/{table}" for table in ("honest", "dated", "seen")}
-    release = ReleaseStore(grouped.place / "grouped/releases").current(ReleaseTarget("honest"))
+    release = current_release(grouped.place / "grouped/releases")
     extra, _ = found["x-privacy-assets://releases/honest"]
     assert (extra["release"], extra["sha256"]) == (release.id, hashlib.sha256(release.table.read_bytes()).hexdigest())
     assert found["x-privacy-assets://releases/dated"][1] == "2026-01-01"
@@ -441,7 +443,7 @@ def test_a_date_is_the_partition_that_holds_it(grouped: Ran) -> None:
 def test_a_person_can_stand_between_verdict_and_publication(grouped: Ran) -> None:
     assert grouped.states("looked_at") == {"judge": ("success", 1), "publish": ("success", 1)}
     assert grouped.xcoms("looked_at")["judge"]["step"] == "attest"
-    assert ReleaseStore(grouped.place / "grouped/releases").current(ReleaseTarget("seen"))
+    assert current_release(grouped.place / "grouped/releases", "seen")
 
 
 @pytest.mark.slow

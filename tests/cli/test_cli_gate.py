@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import shutil
@@ -19,7 +20,7 @@ import pytest
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import SigningKey, TrustedKeys, first_key
 from privacy_assets.gate.lock import entries_of
-from privacy_assets.gate.releases import Release
+from privacy_assets.gate.releases import Release, hash_file
 from privacy_assets.gate.statements import ReleaseTarget, SignedRecord, seal
 from privacy_assets.gate.verification import verify_file
 from privacy_assets.infra.markers import mark_deployment
@@ -389,6 +390,21 @@ def test_the_file_is_read_once(home: Deployment, monkeypatch: pytest.MonkeyPatch
     assert opened.count(str(file)) == 1
 
 
+def test_a_file_that_is_too_old_or_not_current_is_refused_on_request(home: Deployment) -> None:
+    first = home.publish(PATIENTS)
+    file = received(first)
+    assert "RELEASED" in home("verify", file, "--max-age", 1).out
+    folder, pointer = first.folder.parents[1], home.gate.store.pointer(PATIENTS, home.gate.key.trusted)
+    old = replace(pointer, at=pointer.at - dt.timedelta(hours=2))
+    (folder / "latest.json").unlink()
+    (folder / "latest.json").write_bytes(old.sealed(PATIENTS, home.gate.key))
+    assert "last confirmed" in home("verify", file, "--max-age", 1, status=1).out
+    home("verify", file)
+    home.publish(PATIENTS, seed=1)
+    assert "It is not the current release" in home("verify", file, "--max-age", 1, status=1).out
+    assert "expected more than 0 hours" in home("verify", file, "--max-age", 0, status=2).err
+
+
 # --- releases ---------------------------------------------------------------------------------------------------------
 
 
@@ -485,6 +501,71 @@ def test_rollback_asks_the_memory_of_failures(home: Deployment, monkeypatch: pyt
     home.judge(PATIENTS, seed=1, high=0.2)  # the same rows, attested again
     assert "these rows failed before" in home(*back[:-1], second.id, status=1).err
     assert home.gate.store.current(PATIENTS, home.gate.key.trusted) == first
+
+
+def test_a_withdrawn_release_is_gone_and_needs_a_reason(home: Deployment) -> None:
+    first, second = home.publish(PATIENTS), home.publish(PATIENTS, seed=1)
+    withdraw = ["releases", "patients", "--withdraw", second.id]
+    assert "requires a reason" in home(*withdraw, status=2).err
+    assert "cannot be combined" in home(*withdraw, "--rollback", first.id, status=2).err
+    said = home(*withdraw, "--reason", "a person asked for it").out
+    assert f"{second.id} was withdrawn and removed; no release is current" in said
+    assert not second.folder.exists()
+    said = home("releases", status=1).out
+    assert "no release is current" in said and f"--rollback {first.id}" in said
+    assert "has no release" in home(*withdraw, "--reason", "again", status=2).err
+    home("releases", "patients", "--rollback", first.id)
+    assert "withdrawal" in home("log", "patients").out
+
+
+# --- log and prune ----------------------------------------------------------------------------------------------------
+
+
+def test_the_log_is_shown_without_a_measured_number(home: Deployment) -> None:
+    home.publish(PATIENTS)
+    home.judge(PATIENTS, seed=1, high=0.2)
+    said = home("log", "patients")
+    lines = [line.split() for line in said.out.splitlines() if line[:1].isdigit()]
+    assert [line[2] for line in lines] == ["attempt", "verdict", "release", "attempt", "verdict"]
+    assert "fail (dcr.privacy_score)" in said.out and "0.17" not in said.out and "next attempt     2" in said.out
+    told = json.loads(home("log", "patients", "--json").out)
+    assert told["recent"] == ["pass", "fail"] and told["stopped"] == ""
+    assert told["entries"][2]["what"].startswith("sha256 ")
+    assert "Did you mean 'patients'?" in home("log", "patient", status=2).err
+
+
+def test_a_log_that_is_damaged_or_of_a_stopped_table_is_told(home: Deployment) -> None:
+    for seed in range(4):
+        home.judge(PATIENTS, seed=seed, high=0.2)
+    said = home("log", "patients", status=1).out
+    assert "patients is stopped: 4 of its last 4 verdicts are 'fail'" in said and "accept patients --reason" in said
+    entry = home.gate.private / "log" / "patients" / "00000002"
+    entry.write_bytes(b"{}")
+    assert "cannot be read as a signed statement" in home("log", "patients", status=1).out
+    entry.unlink()
+    assert "is missing" in home("log", "patients", status=1).out
+
+
+def test_prune_keeps_what_is_current_new_or_young(home: Deployment) -> None:
+    made = [home.publish(PATIENTS, seed=seed) for seed in range(4)]
+    home.gate.roll_back(PATIENTS, made[0].id)
+    snapshots = home.gate.private / "snapshots" / "patients" / "_all"
+    assert "0 removed" in home("prune", "patients", "--keep", 1, "--days", 1).out
+    said = home("prune", "patients", "--keep", 1, "--days", 0, "--dry-run").out
+    assert made[1].id in said and made[2].id in said and "would be removed" in said
+    assert len(home.gate.store.history(PATIENTS)) == len(list(snapshots.iterdir())) == 4
+    assert "removed" in home("prune", "patients", "--keep", 1, "--days", 0).out
+    assert home.gate.store.history(PATIENTS) == [made[0], made[3]]
+    kept = {hash_file(one.table) for one in (made[0], made[3])}
+    assert {path.stem for path in snapshots.iterdir()} == kept
+    assert "prune" in home("log", "patients").out
+    home("releases")
+    home("releases", "patients", "--rollback", made[3].id)
+    assert "0 removed" in home("prune", "patients", "--keep", 2, "--days", 0).out
+    assert home.publish(PATIENTS, seed=9)
+    for words, message in ((["--keep", 0], "expected at least 1"), (["--days", -1], "at least 0")):
+        assert message in home("prune", "patients", *words, status=2).err
+    assert "Did you mean 'patients'?" in home("prune", "patient", status=2).err
 
 
 # --- keys -------------------------------------------------------------------------------------------------------------

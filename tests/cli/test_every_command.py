@@ -164,6 +164,8 @@ HELP = {  # content that the help of each command must have, besides its exit st
     "generate": ["is not judged", "holdout", "`privacy-assets evaluate`", "as private as the table"],
     "verify": ["DAGSTER_HOME, else ./.dagster_home", RELEASES_VARIABLE, TRUSTED_VARIABLE],
     "releases": [RELEASES_VARIABLE, PRIVATE_VARIABLE, TRUSTED_VARIABLE],
+    "log": [RELEASES_VARIABLE, PRIVATE_VARIABLE, TRUSTED_VARIABLE],
+    "prune": [RELEASES_VARIABLE, PRIVATE_VARIABLE, TRUSTED_VARIABLE],
     "keys": [RELEASES_VARIABLE, PRIVATE_VARIABLE, TRUSTED_VARIABLE, "PRIVACY_ASSETS_SIGNING_KEY"],
     "prepare": [RELEASES_VARIABLE, PRIVATE_VARIABLE, "If-None-Match"],
 }
@@ -212,7 +214,7 @@ def test_every_command_is_listed_with_the_statuses(command: Command, tables: Pat
     text = command("--help").out
     assert re.findall(r"^    ([a-z-]+)\b", text, re.MULTILINE) == [
         "evaluate", "power", "run", "audit", "leak-study", "generate", "verify", "releases",
-        "accept", "inspect", "keys", "prepare", "demo", "policy",
+        "accept", "log", "prune", "inspect", "keys", "prepare", "demo", "policy",
     ]  # fmt: skip
     told = "0 all limits hold, 1 a limit is broken, 2 invalid input, 3 no limit is broken, but one is not assessable"
     assert told in " ".join(text.split())

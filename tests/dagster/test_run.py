@@ -17,7 +17,7 @@ from standins import LENIENT, failures, people, resources, run
 
 from privacy_assets import TableSpec, build_privacy_assets
 from privacy_assets.cli.main import main
-from privacy_assets.gate.releases import ReleaseStore
+from privacy_assets.gate.releases import ReleaseStore, default_trusted
 from privacy_assets.gate.statements import ReleaseTarget
 
 DCR = {"metrics": ["dcr"], "embedder": False}
@@ -53,7 +53,7 @@ def theirs(place: Path, table: Path) -> dg.ExecuteInProcessResult:
 
 def released(folder: Path) -> tuple[bytes, dict[str, Any]]:
     """The table of a release, its attestation without times and signature, and the names of its private results."""
-    release = ReleaseStore(folder / "releases").current(ReleaseTarget("people"))
+    release = ReleaseStore(folder / "releases").current(ReleaseTarget("people"), default_trusted(folder / "releases"))
     envelope = json.loads(release.attestation.read_bytes())
     stated = json.loads(base64.b64decode(envelope["payload"]))
     body = stated["predicate"]
@@ -148,7 +148,8 @@ def test_a_synthetic_table_with_the_subject_is_refused_or_published_without(
     told = capsys.readouterr().err
     assert "column 'pid': the synthetic table contains the subject column" in told and "--drop pid)" in told
     assert ours(place, written(place, data={**files, "drop": ["pid"]}, source=None)) == 0
-    release = ReleaseStore(place / "alone/releases").current(ReleaseTarget("people")).table
+    release = place / "alone/releases"
+    release = ReleaseStore(release).current(ReleaseTarget("people"), default_trusted(release)).table
     assert set(pd.read_parquet(release).columns) == set(rows.columns) - {"pid"}
 
 

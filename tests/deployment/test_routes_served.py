@@ -14,7 +14,7 @@ from stock import Folder
 
 from privacy_assets import read_published
 from privacy_assets.errors import InputError
-from privacy_assets.gate.releases import Release, ReleaseStore
+from privacy_assets.gate.releases import Release, ReleaseStore, default_trusted
 from privacy_assets.gate.statements import ReleaseTarget
 
 pytestmark = pytest.mark.slow
@@ -198,7 +198,12 @@ def test_route_20_a_forged_check_result(served: Served, runs: Runs) -> None:
 
 
 def test_the_automation_condition_publishes_the_honest_table(served: Served, turned: Release) -> None:
-    assert ReleaseStore(served.root / "releases").current(ReleaseTarget("turned")) == turned
+    assert (
+        ReleaseStore(served.root / "releases").current(
+            ReleaseTarget("turned"), default_trusted(served.root / "releases")
+        )
+        == turned
+    )
     assert len(read_published(served.root / "releases", "turned")) > 0
 
 

@@ -3,8 +3,9 @@
     python tests/gate/publisher.py FOLDER [BUCKET]
 
 The script reads lines: "publish PLACE ATTESTATION SNAPSHOT" (names of files below FOLDER), "back PLACE RELEASE",
-"rotate". For each line it forks a child that does the work. It prints the child's process id just before the work, and
-its exit code just after. With a BUCKET the releases and the private folder are stored there.
+"withdraw PLACE RELEASE", "prune PLACE RELEASE", "accept PLACE", "rotate". For each line it forks a child that does the
+work. It prints the child's process id just before the work, and its exit code just after. With a BUCKET the releases
+and the private folder are stored there.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from typing import Any
 import pytest
 from gate_standins import PLACE, POLICY, SETUP, Chain, chain, in_bucket, make_gate, rows, shown
 
-from privacy_assets.errors import PublicationRefused, Superseded
+from privacy_assets.errors import InputError, PublicationRefused, Superseded
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import first_key, rotate_key
 from privacy_assets.gate.release import is_id
@@ -42,9 +43,9 @@ from privacy_assets.gate.statements import ReleaseTarget, SignedRecord
 from privacy_assets.infra.files import names
 
 DIED, REFUSED = 9, 3  # exit codes of a child
-KILLS, SEED = int(os.environ.get("PRIVACY_ASSETS_KILLS", "60")), 20
+KILLS, SEED = int(os.environ.get("PRIVACY_ASSETS_KILLS", "60")), 20  # 10 of each order
 PLACED = 3  # orders at one place: all of its releases are read again after each
-SCENARIOS = ["first", "next", "again", "back"]
+SCENARIOS = ["first", "next", "again", "back", "withdraw", "prune", "accept"]
 _times = count(1)
 Work = Callable[[Gate], object]
 
@@ -61,7 +62,20 @@ def begun(gate: Gate, scenario: str, target: ReleaseTarget = PLACE) -> tuple[byt
     if scenario == "next":
         return first.sealed.data, lambda gate: second.publish(gate=gate), second.sealed.data
     second.publish()
-    return second.sealed.data, lambda gate: gate.roll_back(target, release.id), first.sealed.data
+    if scenario == "back":
+        return second.sealed.data, lambda gate: gate.roll_back(target, release.id), first.sealed.data
+
+    def work(gate: Gate) -> None:
+        if scenario == "accept":
+            gate.accept(target.table, "tried")
+        elif scenario == "prune":
+            gate.prune(target, 1, 0)
+        else:
+            with suppress(InputError):  # it was removed before this process died
+                gate.withdraw(target, release.id, "tried")
+        gate.store.remove(target, [])
+
+    return second.sealed.data, work, second.sealed.data
 
 
 def ends_well(gate: Gate, work: Work, after: bytes, target: ReleaseTarget = PLACE) -> None:
@@ -177,7 +191,47 @@ def order_to_rotate(gate: Gate, root: Path, number: int) -> Order:
     return Order("rotate", None, signs, finish)
 
 
-ORDERS = {"publish": order_to_publish, "back": order_to_go_back, "rotate": order_to_rotate}
+def order_to_remove(gate: Gate, root: Path, number: int, kind: str) -> Order:
+    """Withdraw or prune an old release. Readers keep the current one, and the log is whole."""
+    target = ReleaseTarget(f"{kind}-{number // PLACED}")
+    old = chain(gate, frame=rows(3 * number + 1, 10_000), target=target).publish()
+    current = chain(gate, 3 * number + 2, target=target)
+    current.publish()
+
+    def seen() -> object:
+        assert shown(gate, target) == current.sealed.data
+        gate.check_not_stopped(target.table)
+        return old in gate.store.history(target)
+
+    def finish() -> None:
+        with suppress(InputError):
+            gate.withdraw(target, old.id, "tried") if kind == "withdraw" else gate.prune(target, 1, 0)
+        gate.store.remove(target, [])
+        assert not seen() and not [problem for *_, problem in gate.log.entries(target.table) if problem]
+
+    return Order(f"{kind} {target.table} {old.id}", False, seen, finish)
+
+
+def order_to_accept(gate: Gate, root: Path, number: int) -> Order:
+    target = ReleaseTarget(f"accept-{number}")
+    chain(gate, number, target=target).publish()
+
+    def seen() -> object:
+        gate.check_not_stopped(target.table)
+        assert not [problem for *_, problem in gate.log.entries(target.table) if problem]
+        return gate.log.state(target.table).first
+
+    return Order(f"accept {target.table}", None, seen, lambda: gate.accept(target.table, "tried"))
+
+
+ORDERS: dict[str, Callable[[Gate, Path, int], Order]] = {
+    "publish": order_to_publish,
+    "back": order_to_go_back,
+    "rotate": order_to_rotate,
+    "withdraw": partial(order_to_remove, kind="withdraw"),
+    "prune": partial(order_to_remove, kind="prune"),
+    "accept": order_to_accept,
+}
 
 
 def kill_at_random(gate: Gate, root: Path, victim: Victim, kind: str, kills: int) -> Counter[str]:
@@ -383,6 +437,12 @@ def _do(gate: Gate, root: Path, kind: str, *rest: str) -> None:
         rotate_key(root / "private" / "signing.key", root / "trusted_keys")
     elif kind == "back":
         gate.roll_back(ReleaseTarget(rest[0]), rest[1])
+    elif kind == "withdraw":
+        gate.withdraw(ReleaseTarget(rest[0]), rest[1], "tried")
+    elif kind == "prune":
+        gate.prune(ReleaseTarget(rest[0]), 1, 0)
+    elif kind == "accept":
+        gate.accept(rest[0], "tried")
     else:
         attestation, snapshot = ((root / name).read_bytes() for name in rest[1:])
         sealed, taken = SignedRecord("attestation", attestation), SignedRecord("snapshot", snapshot)

@@ -85,7 +85,7 @@ class Scene(Deployment):
         self.writes = [at for at, name in enumerate(self.changes) if name == "write"]
 
 
-SLOW = ("first", "again")  # the quick run tests a release that follows another one, and a rollback
+SLOW = ("first", "again", "withdraw", "prune", "accept")  # the quick run tests a release after another, and a rollback
 EACH = [pytest.param(one, marks=pytest.mark.slow if one in SLOW else ()) for one in SCENARIOS]
 
 
@@ -99,7 +99,7 @@ def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
 @pytest.mark.parametrize("kind", publisher.ORDERS)
 def test_kills_at_random_moments(kind: str) -> None:
     with TemporaryDirectory(dir=MEMORY) as folder:
-        root, kills = Path(folder), KILLS // 3
+        root, kills = Path(folder), max(KILLS // len(publisher.ORDERS), 1)
         gate = make_gate(root)
         with publisher.victim(root) as victim:
             seen = publisher.kill_at_random(gate, root, victim, kind, kills)

@@ -26,7 +26,7 @@ from gate_standins import (
     refused,
     shown,
 )
-from publisher import again, begun, ends_well
+from publisher import begun, ends_well
 
 from privacy_assets.errors import (
     ConfigError,
@@ -281,7 +281,7 @@ def test_a_death_after_each_change_of_the_store(gate: Gate, scenario: str) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["publish", "back"])
+@pytest.mark.parametrize("kind", ["publish", "back", "prune"])
 def test_a_process_that_is_killed_leaves_the_old_release_or_the_new_one(tmp_path: Path, kind: str) -> None:
     url = new_bucket()
     gate = in_bucket(make_gate(tmp_path), url)

@@ -78,6 +78,17 @@ def test_people_who_left_are_removed_after_thirty_tables() -> None:
     assert contents(left.merged(here, kept_nights=60))[1] == (8.0, KEPT_NIGHTS)
 
 
+def test_the_ledger_does_not_grow_with_the_nights() -> None:
+    """Of 100 people one leaves each night: the file keeps the last 29 of them."""
+    ledger = ledger_of(dict.fromkeys(range(100), 1.0))
+    sizes = {}
+    for night in range(1, 366):
+        ledger = ledger.merged(ledger_of(dict.fromkeys(range(night, night + 100), 1.0)))
+        sizes[night] = len(ledger.people), len(ledger.to_bytes())
+    assert sizes[40][0] == sizes[365][0] == 100 + KEPT_NIGHTS - 1
+    assert sizes[365][1] < 1.05 * sizes[40][1]
+
+
 def test_ratios_of_people() -> None:
     ledger = ledger_of({4: 2.0, 7: 3.0})
     assert ledger.ratios(np.array([7, 1, 4, 9, 7], np.uint64)).tolist() == [3.0, 0.0, 2.0, 0.0, 3.0]
@@ -91,7 +102,7 @@ def test_a_file_holds_the_ledger(people: int) -> None:
     ledger = merged([dict(list(night.items())[:people]) for night in nights(3)])
     again = Ledger.from_bytes(ledger.to_bytes())
     assert contents(again) == contents(ledger) and again.to_bytes() == ledger.to_bytes()
-    assert [again.people.dtype, again.ratio.dtype, again.absent.dtype] == [np.uint64, np.float32, np.uint8]
+    assert [again.people.dtype, again.ratio.dtype, again.absent.dtype] == [np.uint64, np.float32, np.uint16]
 
 
 def table_file(**columns: np.ndarray) -> bytes:
@@ -100,7 +111,7 @@ def table_file(**columns: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
-GOOD = {"people": np.array([1, 2], np.uint64), "ratio": np.ones(2, np.float32), "absent": np.zeros(2, np.uint8)}
+GOOD = {"people": np.array([1, 2], np.uint64), "ratio": np.ones(2, np.float32), "absent": np.zeros(2, np.uint16)}
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,11 @@ def test_the_steps_make_signed_values_up_to_the_release(run: TableRun) -> None:
     assert all(len(values[role]) % 2 == 0 for role in run.table.roles), "both rows of a person are in one table"
     assert set(run.check(run.real(values))) == set(run.table.roles)
 
+    people = values["evaluation_inputs"].people
+    named = pd.concat([values[role].frame().assign(name=people[role]) for role in run.table.roles])
+    assert named.groupby("person")["name"].nunique().max() == 1 == named.groupby("name")["person"].nunique().max()
+    assert named["name"].nunique() == 150, "one pseudonym for each person in all tables"
+
     scored = work.score(run, "dcr", values)
     assert [one.limit.key for one in scored.shown.outcomes] == ["dcr.member_excess_any.significant"]
     snapshot = run.gate.snapshot(values["synthetic"], run.target)

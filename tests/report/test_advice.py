@@ -23,7 +23,15 @@ from privacy_assets.metrics.policies import default_policy
 from privacy_assets.metrics.registry import METRICS, statistic_specs
 from privacy_assets.pipeline.spec import TableSpec
 from privacy_assets.policy import DIFFER, Limit, LimitOutcome, Policy, judge_limit
-from privacy_assets.report.advice import ADVICE, Known, advice, fine_columns, privacy_configuration, what_to_do
+from privacy_assets.report.advice import (
+    ADVICE,
+    Known,
+    advice,
+    fine_columns,
+    ledger_notes,
+    privacy_configuration,
+    what_to_do,
+)
 from privacy_assets.stats.estimates import Estimate, MetricResult
 from privacy_assets.tables.contract import infer_schema
 from tests.report.report_examples import ParsedPage, estimate, failing, not_assessable, passing, report
@@ -68,10 +76,10 @@ def test_every_cause_has_advice_with_costs() -> None:
         ("adult/moved", {"copied rows"}),
         ("stays/moved", {"copied rows"}),
         ("census/copies", {"copied rows"}),
-        ("census/overfitted", {"copied rows", "earlier releases"}),  # leaves of five, few categories: identical rows
+        ("census/overfitted", {"copied rows"}),  # leaves of five, few categories: identical rows
         ("adult/overfitted", {"copied rows"}),  # rows with changed cells
         ("adult/filtered", {"members avoided"}),
-        ("patients/copies", {"copied rows", "foreign values", "earlier releases"}),
+        ("patients/copies", {"copied rows", "foreign values"}),
         ("adult/fresh", set()),
         ("patients/honest", set()),
     ],
@@ -172,6 +180,23 @@ LEAVES, LARGER = (
     f"Try larger leaves and more shrinkage without publication: privacy-assets run TABLE --rehearse --try {tried}"
     for tried in ("min_samples_leaf=100,200 --try shrinkage=30,100", "min_samples_leaf=200,500 --try shrinkage=100")
 )
+
+
+@pytest.mark.parametrize(
+    ("low", "part", "advised"), [(-0.01, 0, False), (0.005, 20, False), (0.02, 80, True), (0.05, 200, False)]
+)
+def test_the_used_part_of_a_limit_on_all_releases_is_stated(low: float, part: int, advised: bool) -> None:
+    """Larger leaves are advised from half of the limit on; a broken limit has its own advice."""
+    states = [outcome(LIMITS["cumulative_disclosure.excess.significant"], low + 0.02), outcome(FIRST, 0.05)]
+    (note,) = ledger_notes(
+        states, made_by("synthpop", overfitting="leaves of at least 100 training people, and a shrinkage of 30")
+    )
+    told = f"{part}% of the limit on cumulative_disclosure.excess.significant is used by all releases together."
+    assert note == told + (f" {LARGER}." if advised else "")
+    assert ledger_notes(states) == [told], "without a pipeline there are no leaves to enlarge"
+    assert ledger_notes([outcome(states[0].limit, math.nan)]) == ledger_notes([outcome(FIRST, 0.05)]) == []
+
+
 HUNDRED, LARGEST = (
     build_generator("synthpop", {"min_samples_leaf": leaf, "shrinkage": shrinkage}).overfitting_protection()
     for leaf, shrinkage in ((100, 30), (1000, 100))

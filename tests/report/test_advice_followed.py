@@ -286,7 +286,7 @@ def test_people_of_no_earlier_release_are_not_disclosed_by_it() -> None:
     earlier = [pd.concat([train[:200], part(4)[:1800]])]
     asked: dict[str, Any] = {"metrics": ["copies", "cumulative_disclosure"], "earlier_releases": earlier}
     before = brought(train, holdout, made, **asked)
-    remedies(before, "earlier releases", "Train on people who are in no earlier release")
+    remedies(before, "earlier releases", PIPELINE, "Train on people who are in no earlier release")
     assert (before.verdict, brought(others, holdout, made, **asked).verdict) == ("fail", "pass")
 
 

@@ -19,9 +19,9 @@ from stock import copies
 
 from privacy_assets import PrivacyIOManager, evaluate, read_published
 from privacy_assets.gate import gate as gate_module
-from privacy_assets.gate.failures import Failures
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.lock import Locks
+from privacy_assets.gate.log import LogState
 from privacy_assets.gate.statements import ReleaseTarget
 from privacy_assets.policy import Limit, Policy, Verdict
 
@@ -83,7 +83,7 @@ OFF: Mapping[str, Callable[[pytest.MonkeyPatch], None]] = {
     **{name: silent(gate_module, f"check_{name}") for name in ("target", "result", "policy", "verdict")},
     "lock": silent(Locks, "check"),
     "latest": silent(Gate, "_check_latest"),
-    "memory": silent(Failures, "against", []),
+    "memory": silent(LogState, "failures", []),
     "estimates": as_stated,
 }
 
@@ -253,7 +253,7 @@ def test_route_26_draw_new_tables_until_one_passes(world: World) -> None:
     assert not checks(result)["dcr", "dcr_member_excess"].passed
     assert not checks(result)["attestation", "policy_holds"].passed
     shown = checks(result)["attestation", "policy_holds"].metadata["dcr.member_excess"].value
-    assert "at attempt 2 from the same training rows" in shown
+    assert "at attempt 2 since the last release" in shown
     refused(world.run(external(world, "drawn_again", **half, **lucky), "drawn_again/published"), "drawn_again", HOLDS)
     nothing_published(world, "drawn_again")
 

@@ -23,6 +23,7 @@ from dagster._daemon.backfill import execute_backfill_iteration
 from dagster_graphql.test.utils import execute_dagster_graphql
 from standins import people, slow
 
+from privacy_assets.dagster.resources import ReleaseResource
 from privacy_assets.gate.releases import ReleaseStore
 
 KEY = "dagster/partition"
@@ -125,7 +126,8 @@ class Api:
 
     def attempts(self, table: str) -> int:
         """Return the number of attempts that the gate remembers."""
-        return len(list((self.root / "private/attempts" / table).glob("*/attempts/*/*")))
+        gate = ReleaseResource(home=str(self.root)).gate()
+        return len(gate.log.state(table).attempts)
 
 
 @pytest.fixture(scope="module")

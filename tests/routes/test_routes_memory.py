@@ -19,6 +19,7 @@ from privacy_assets.gate import gate as gates
 from privacy_assets.gate import release, release_disk
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import rotate_key
+from privacy_assets.gate.releases import default_trusted
 from privacy_assets.gate.statements import ReleaseTarget
 
 AGAIN = "is no longer current"
@@ -99,7 +100,10 @@ def test_route_44_the_clock_is_set_back(world: World, monkeypatch: pytest.Monkey
     current = read(world, "clock")
     shutil.copytree(kept, stored, dirs_exist_ok=True)
     if checked_step:
-        assert world.store.current(ReleaseTarget("clock"), world.key.trusted) == released(world, "clock")[-1]
+        assert (
+            world.store.current(ReleaseTarget("clock"), default_trusted(world.store.root))
+            == released(world, "clock")[-1]
+        )
         refused(world.run(older, "clock/published"), "clock", "is not the latest one")
         monkeypatch.setattr(Gate, "_check_latest", lambda *_: None)
         refused(world.run(older, "clock/published"), "clock", AGAIN)
