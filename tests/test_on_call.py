@@ -1,4 +1,4 @@
-"""The messages that the page for people on call quotes are those of the package."""
+"""The page for people on call quotes messages of the package."""
 
 import ast
 import re
