@@ -2,11 +2,11 @@
 
 A release is kept if it is the current one, among the newest --keep, or younger than --days. In the private folder, the
 synthetic tables and results of kept releases and of the latest attestation are kept. The log is never shortened: it has
-an entry of what was removed. No run of the table may be in progress.
+an entry for each removal. No run of the table may be in progress.
 
 exit status:
-  0  the files were removed, or there is nothing to remove
-  1  refused; nothing was removed
+  0  the files were removed, or all of them are needed
+  1  refused; no file was removed
   2  no such table or folder, or no key
 
 example:

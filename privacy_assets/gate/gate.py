@@ -619,7 +619,7 @@ class Gate:
     def withdraw(self, target: ReleaseTarget, name: str, why: str) -> bool:
         """Remove a release for good: it can neither be published nor made current again.
 
-        If it is current, readers get an error until another release is current. What was read before stays disclosed,
+        If it is current, readers get an error until another release is current. The disclosed rows stay disclosed,
         so the ledger of the table does not change. Repeating the call completes an interrupted one.
 
         Args:

@@ -45,7 +45,7 @@ _STRICTNESS = ("significant", "value", "conservative")  # the last exceeds a lim
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A release or rollback: what readers got.
+    """A release or rollback: the table that readers got.
 
     Attributes:
         part: Partition, see :attr:`.ReleaseTarget.part`.
@@ -66,7 +66,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class LogState:
-    """What the entries of a log add up to.
+    """Sum of the entries of a log.
 
     Attributes:
         number: Number of the last entry. 0: there is none.
@@ -354,7 +354,7 @@ class Log:
 
 
 def failed_limits(outcomes: Iterable[LimitOutcome]) -> list[dict[str, Any]]:
-    """Return the limits that failed, for a verdict in the log. "not_assessable" is none, because more rows may pass."""
+    """Return the limits that failed, for a verdict in the log. With more rows, "not_assessable" may pass."""
     limits = [outcome for outcome in outcomes if outcome.status == "fail"]
     return [{**{name: getattr(one.limit, name) for name in _SIDES}, "reason": one.reason} for one in limits]
 

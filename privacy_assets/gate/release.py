@@ -155,7 +155,7 @@ class Pointer:
         Raises:
             NotTrusted: If a trusted key did not sign it.
             WrongTarget: If it belongs to another table or partition.
-            Damaged: If its release is no id, or more than 10 minutes in the future.
+            Damaged: If its release is not an id, or more than 10 minutes in the future.
         """
         found = unseal(SignedRecord("pointer", data), trusted)
         check_target(found.target, target, "pointer")

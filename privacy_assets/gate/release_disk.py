@@ -71,7 +71,7 @@ def point(folder: Path, name: str, pointer: Sealing, still: Callable[[], None]) 
 
 
 def remove(folder: Path, old: Iterable[Release]) -> None:
-    """Remove releases, and what an interrupted call left. The pointer is not changed."""
+    """Remove releases, and the files that an interrupted call left. The pointer is not changed."""
     with _locked(folder) as place, folders.opened(place, "releases", mode=0o755) as releases:
         folders.check_shared(releases)
         folders.discard(releases, [release.id for release in old])

@@ -205,7 +205,7 @@ def read_published(
             confirms it, also if the source has not changed. Without a maximum, a user who can write to ``root`` can
             keep readers on an old release. None: any time.
         seen: JSON file in which this reader keeps the number of the last release that it read. A release with a lower
-            number is refused, because somebody restored an older copy. None: not kept.
+            number is refused, because an older copy was restored. None: not kept.
 
     Returns:
         The synthetic rows, in the dtypes of the private table.
@@ -214,7 +214,7 @@ def read_published(
         InputError: If no release exists.
         PublicationRefused: If pointer or attestation is not signed by a trusted key or belongs to another table or
             partition, the attestation names other bytes, or the release is too old.
-        ConfigError: If there is no trusted key, or ``seen`` is no file of this function.
+        ConfigError: If there is no trusted key, or ``seen`` is not a file of this function.
     """
     root, target = location(root), ReleaseTarget(table, partition)
     trusted = default_trusted(root, reading=True) if trusted_keys is None else TrustedKeys((key_path(trusted_keys),))

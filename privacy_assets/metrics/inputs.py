@@ -53,6 +53,7 @@ class EvaluationInputs:
             of a pipeline.
         ledger: Disclosure by person over all published tables. None: there are none, or ``people`` is empty.
         kept_nights: See :meth:`.Ledger.merged`. Each of several partitions is a published table.
+        release: Number of the synthetic table in the ledger, see :meth:`.Ledger.of`.
         generator: Description of the generator's protections, see :func:`.data_privacy.protection_states`. None:
             unknown.
         seed: Seed of :meth:`rng`.
@@ -71,6 +72,7 @@ class EvaluationInputs:
     people: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
     ledger: Ledger | None = field(default=None, repr=False)
     kept_nights: int = KEPT_NIGHTS
+    release: int = 0
     generator: Mapping[str, Any] | None = None
     seed: int = 0
     device: str = "cpu"
@@ -241,7 +243,7 @@ class EvaluationInputs:
             if self.ledger is not None:
                 raise InputError("there is a ledger of disclosure, but no pseudonyms of people")
             return None
-        latest = Ledger.of(self._pseudonyms, self.table_ratios[0])
+        latest = Ledger.of(self._pseudonyms, self.table_ratios[0], self.release)
         return latest if self.ledger is None else self.ledger.merged(latest, self.kept_nights)
 
     @property

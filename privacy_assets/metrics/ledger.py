@@ -20,7 +20,7 @@ from privacy_assets.errors import Damaged
 from privacy_assets.tables.encoding import EncodedTable
 
 KEPT_NIGHTS = 30  # published tables without a person after which the person's entry is removed
-_FIELDS = {"people": np.uint64, "ratio": np.float32, "absent": np.uint16}
+_FIELDS = {"people": np.uint64, "ratio": np.float32, "absent": np.uint16, "release": np.uint64}
 _LEAST = 1e-6  # smaller distances count as this
 
 
@@ -32,20 +32,23 @@ class Ledger:
         people: Keyed pseudonyms (:func:`.splitting.pseudonyms`), ascending and distinct, uint64 of shape (n,).
         ratio: Largest isolation divided by distance over all published tables, float32 of shape (n,), at least 0.
         absent: Number of published tables since the person was last in the real tables, uint16 of shape (n,).
+        release: Number of the published table that has the largest ratio, uint64 of shape (n,); see :meth:`of`.
     """
 
     people: np.ndarray
     ratio: np.ndarray
     absent: np.ndarray
+    release: np.ndarray
 
     @classmethod
-    def of(cls, people: np.ndarray, ratio: np.ndarray) -> Self:
+    def of(cls, people: np.ndarray, ratio: np.ndarray, release: int = 0) -> Self:
         """Create the ledger of one published table.
 
         Args:
             people: Pseudonyms of the people in the real tables, uint64 of shape (m,), in any order. A person may occur
                 several times.
             ratio: Their ratios, shape (m,).
+            release: Number by which the caller recognizes the published table.
 
         Returns:
             The ledger, with the largest ratio of each person.
@@ -53,14 +56,30 @@ class Ledger:
         known, codes = np.unique(people.astype(np.uint64), return_inverse=True)
         largest = np.zeros(len(known), np.float32)
         np.maximum.at(largest, codes, ratio.astype(np.float32))
-        return cls(known, largest, np.zeros(len(known), np.uint16))
+        return cls(known, largest, np.zeros(len(known), np.uint16), np.full(len(known), release, np.uint64))
 
     def ratios(self, people: np.ndarray) -> np.ndarray:
         """Return the ratio of each of ``people``, float32 of shape (m,); 0 for people without an entry."""
+        return self._of_people(self.ratio, people)
+
+    def _of_people(self, values: np.ndarray, people: np.ndarray) -> np.ndarray:
         if len(self.people) == 0:
-            return np.zeros(len(people), np.float32)
+            return np.zeros(len(people), values.dtype)
         at = np.minimum(np.searchsorted(self.people, people), len(self.people) - 1)
-        return np.where(self.people[at] == people, self.ratio[at], np.float32(0))
+        return np.where(self.people[at] == people, values[at], values.dtype.type(0))
+
+    def most_by_release(self, above: float) -> list[tuple[int, float]]:
+        """Return the published tables to which most people with a ratio above ``above`` owe it.
+
+        Args:
+            above: Ratio.
+
+        Returns:
+            Number of the published table and share of all people, largest share first.
+        """
+        releases, counts = np.unique(self.release[self.ratio > above], return_counts=True)
+        order = np.argsort(-counts, kind="stable")
+        return [(int(releases[at]), float(counts[at] / len(self.people))) for at in order]
 
     def merged(self, latest: Ledger, kept_nights: int = KEPT_NIGHTS) -> Ledger:
         """Merge the ledger of another published table by maximum.
@@ -75,10 +94,13 @@ class Ledger:
         absent = self.absent.astype(np.int64) + 1
         kept = ~np.isin(self.people, latest.people) & (absent < kept_nights)
         people = np.concatenate([latest.people, self.people[kept]])
-        ratio = np.concatenate([np.maximum(latest.ratio, self.ratios(latest.people)), self.ratio[kept]])
+        before = self.ratios(latest.people)
+        ratio = np.concatenate([np.maximum(latest.ratio, before), self.ratio[kept]])
+        earlier = self._of_people(self.release, latest.people)
+        release = np.concatenate([np.where(latest.ratio > before, latest.release, earlier), self.release[kept]])
         absent = np.concatenate([latest.absent, np.minimum(absent[kept], np.iinfo(np.uint16).max).astype(np.uint16)])
         order = np.argsort(people)
-        return Ledger(people[order], ratio[order], absent[order])
+        return Ledger(people[order], ratio[order], absent[order], release[order])
 
     def to_bytes(self) -> bytes:
         """Return a Parquet file. With the same library versions, equal ledgers give equal bytes."""

@@ -37,8 +37,10 @@ from privacy_assets.gate.statements import ReleaseTarget, SignedRecord
 from privacy_assets.infra.objects import Location
 from privacy_assets.infra.progress import Progress, silent
 from privacy_assets.infra.work import sweep
+from privacy_assets.metrics.cumulative_disclosure import NEAR
 from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.metrics.ledger import KEPT_NIGHTS, Ledger
+from privacy_assets.metrics.registry import metrics_reading
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.row_sources import Window, source_table, user_splits, user_synthetic
 from privacy_assets.pipeline.training import (
@@ -63,6 +65,7 @@ from privacy_assets.tables.splitting import pseudonyms, split_rows
 from privacy_assets.tables.table import Table
 
 Values = Mapping[str, Any]
+_MOST_NAMED = 3  # releases named in the report
 
 
 class StepResult(NamedTuple):
@@ -384,6 +387,7 @@ def score(run: TableRun, name: str, values: Values) -> StepResult:
     inputs = inputs.with_settings(
         ledger=Ledger.from_bytes(ledger) if ledger and measures else None,
         kept_nights=KEPT_NIGHTS * partitions,
+        release=int(snapshot.sha256[:12], 16),
         embedder=inputs.embedder if embeds else None,
         generator=protection_of(snapshot),
         fingerprints=signed["inputs"],
@@ -438,10 +442,28 @@ def attest(run: TableRun, name: str, values: Values) -> StepResult:
             *prepared.notes,
             *replaced_note(snapshot.replaced),
             *row_scores_notes(gate, snapshot, table.metrics),
+            *disclosing_note(gate, snapshot.target.table, policy.judge(results, stated.attempt)),
         ),
         signed={"date": stated.made_at, "key": stated.keyid, "sha256": stated.sha256},
     )
     return StepResult({"attestation": sealed, "privacy_report": report}, Attested(stated, sealed, report))
+
+
+def disclosing_note(gate: Gate, table: str, verdict: Verdict) -> Iterator[str]:
+    """Name the releases that disclose most if a limit on all releases together is broken."""
+    _, data, _ = gate.ledger(table)
+    if not data or not any(outcome.limit.metric in metrics_reading("ledger") for outcome in verdict.broken):
+        return
+    ids = [release.id for target in gate.store.targets(table) for release in gate.store.history(target)]
+    found = []
+    for number, share in Ledger.from_bytes(data).most_by_release(NEAR)[:_MOST_NAMED]:
+        known = [name for name in ids if name.endswith(f"{number:012x}")]
+        found.append(f"{known[-1] if known else 'a removed release'} ({share:.1%} of the people)")
+    if found:
+        yield (
+            f"Releases with the closest row to most people: {', '.join(found)}. To remove one: privacy-assets releases"
+            f' {table} --withdraw ID --reason "..."'
+        )
 
 
 def row_scores_notes(gate: Gate, snapshot: Snapshot, metrics: Iterable[str]) -> Iterator[str]:

@@ -20,6 +20,7 @@ import pytest
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import SigningKey, TrustedKeys, first_key
 from privacy_assets.gate.lock import entries_of
+from privacy_assets.gate.release import Pointer
 from privacy_assets.gate.releases import Release, hash_file
 from privacy_assets.gate.statements import ReleaseTarget, SignedRecord, seal
 from privacy_assets.gate.verification import verify_file
@@ -265,7 +266,11 @@ def test_the_same_bytes_released_twice_are_found_as_they_are_read(home: Deployme
     first = home.publish(PATIENTS)
     stated = replace(first.opened(PATIENTS, home.gate.key.trusted), made_at="later")
     attestation = seal(stated.statement(), home.gate.key).data
-    second = home.gate.store.add(PATIENTS, first.table, stated.sha256, attestation, lambda: None)
+    key = home.gate.key
+    second = home.gate.store.add(
+        PATIENTS, first.table, stated.sha256, attestation,
+        lambda name: Pointer(name, 1, dt.datetime.now(dt.UTC)).sealed(PATIENTS, key), lambda: None,
+    )  # fmt: skip
     file = received(first)
     assert f"release {second.id}, the current one" in home("verify", file).out
     said = home("verify", file, "--attestation", first.attestation)
@@ -435,7 +440,7 @@ def test_the_history_of_each_table_and_partition(home: Deployment) -> None:
     ("arguments", "words"),
     [(["patient"], "Did you mean 'patients'"), (["visits", "--partition=nort"], "Did you mean 'north'"),
      (["patients", "--partition=x"], "no partition 'x' of 'patients'"),
-     (["patients", "--rollback=2026"], "has no release '2026'"), (["--rollback=x"], "requires the TABLE"),
+     (["patients", "--rollback=2026"], "has no release '2026'"), (["--rollback=x"], "require the TABLE"),
      (["visits", "--rollback=x"], "Known: north"), (["--releases=absent"], "absent: no such release folder")],
 )  # fmt: skip
 def test_what_is_not_there_exits_with_2(home: Deployment, arguments: list[str], words: str) -> None:

@@ -127,7 +127,7 @@ def test_a_failure_counts_once_it_is_scored(local: Gate) -> None:
 
 
 def test_attempts_are_counted_since_the_last_release_whatever_was_changed(local: Gate) -> None:
-    """Other training rows, another partition and other settings are no fresh start; the same rows are no attempt."""
+    """Other training rows, another partition or other settings do not restart the count. The same rows count once."""
     assert [chain(local, number).stated.attempt for number in (1, 2, 1)] == [1, 2, 1]
     assert chain(local, frame=rows(2).iloc[::-1]).stated.attempt == 2  # the order of rows makes no new table
     seen, _ = local.take_snapshot(Table.read(rows(3)), PLACE, INPUTS["train"])

@@ -89,6 +89,15 @@ def test_the_ledger_does_not_grow_with_the_nights() -> None:
     assert sizes[365][1] < 1.05 * sizes[40][1]
 
 
+def test_each_person_has_the_release_with_the_closest_row() -> None:
+    people = np.array([1, 2, 3], np.uint64)
+    ledger = Ledger.of(people, np.array([5.0, 1.0, 5.0]), 10).merged(Ledger.of(people, np.array([5.0, 9.0, 1.0]), 20))
+    assert ledger.release.tolist() == [10, 20, 10], "the first of equal ratios"
+    assert ledger.most_by_release(4.0) == [(10, pytest.approx(2 / 3)), (20, pytest.approx(1 / 3))]
+    assert ledger.merged(Ledger.of(people[:1], np.array([0.0]), 30)).release.tolist() == [10, 20, 10]
+    assert ledger.most_by_release(100.0) == []
+
+
 def test_ratios_of_people() -> None:
     ledger = ledger_of({4: 2.0, 7: 3.0})
     assert ledger.ratios(np.array([7, 1, 4, 9, 7], np.uint64)).tolist() == [3.0, 0.0, 2.0, 0.0, 3.0]
@@ -102,7 +111,7 @@ def test_a_file_holds_the_ledger(people: int) -> None:
     ledger = merged([dict(list(night.items())[:people]) for night in nights(3)])
     again = Ledger.from_bytes(ledger.to_bytes())
     assert contents(again) == contents(ledger) and again.to_bytes() == ledger.to_bytes()
-    assert [again.people.dtype, again.ratio.dtype, again.absent.dtype] == [np.uint64, np.float32, np.uint16]
+    assert [getattr(again, name).dtype for name in GOOD] == [column.dtype for column in GOOD.values()]
 
 
 def table_file(**columns: np.ndarray) -> bytes:
@@ -111,7 +120,12 @@ def table_file(**columns: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
-GOOD = {"people": np.array([1, 2], np.uint64), "ratio": np.ones(2, np.float32), "absent": np.zeros(2, np.uint16)}
+GOOD = {
+    "people": np.array([1, 2], np.uint64),
+    "ratio": np.ones(2, np.float32),
+    "absent": np.zeros(2, np.uint16),
+    "release": np.zeros(2, np.uint64),
+}
 
 
 @pytest.mark.parametrize(
