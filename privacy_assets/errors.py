@@ -147,7 +147,7 @@ class PublicationRefused(PrivacyAssetsError, RuntimeError):
         found: Value that was found instead.
         reader: The caller only reads releases, and cannot rerun steps.
         outcome_known: False: the release may have been published nevertheless.
-        standing: Sentence about the current release, shown after the advice. Empty: none.
+        standing: Sentence about the current release, which follows the advice. Empty: none.
     """
 
     event: str

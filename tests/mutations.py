@@ -248,6 +248,11 @@ MUTATIONS = [
         ("gate/test_gate.py",),
     ),
     Mutation(
+        "two runs of a table at the same time",
+        "gate/running.py", 'and not ended(run := found["run"]):', 'and not (run := found["run"]):',
+        ("gate/test_running.py",),
+    ),
+    Mutation(
         "failures are not remembered",
         "gate/log.py", 'if outcome.status == "fail"]', "if False]",
         ("gate/test_failures.py",),

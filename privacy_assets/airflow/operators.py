@@ -23,7 +23,7 @@ from privacy_assets.gate.releases import Release
 from privacy_assets.infra.objects import check_no_template
 from privacy_assets.pipeline.redaction import redact, redact_thread_errors, suppress_output, without_values
 from privacy_assets.pipeline.spec import TableSpec
-from privacy_assets.pipeline.standing import standing
+from privacy_assets.pipeline.standing import situation
 from privacy_assets.pipeline.steps import ATTEST, PUBLISH, Task, run_table, tasks, timed, upstream
 from privacy_assets.pipeline.stored import StoredRun
 from privacy_assets.pipeline.work import Attested, Prepared, TableRun
@@ -72,7 +72,8 @@ def _explained(error: PublicationRefused, run: TableRun) -> PublicationRefused:
     if not error.event.startswith(run.target.table):
         error.event = f"{run.target}: {error.event}"
     if error.outcome_known:
-        error.standing = standing(run.deployment, run.target, with_id=True)
+        known = with_advice(error)
+        error.standing = " ".join(one for one in situation(run.deployment, run.target) if one not in known)
     return error
 
 

@@ -9,7 +9,7 @@ from privacy_assets.dagster.resources import ReleaseResource
 from privacy_assets.dagster.table import TABLE
 from privacy_assets.errors import PrivacyAssetsError
 from privacy_assets.gate.statements import ReleaseTarget
-from privacy_assets.pipeline.standing import standing
+from privacy_assets.pipeline.standing import situation
 
 _RESUME = "Fix: see the log of the run, then re-execute it from failure."
 
@@ -65,7 +65,9 @@ def _failure_message(context: dg.RunFailureSensorContext, releases: ReleaseResou
         own = [event for event in failed if str(event.step_key).startswith(f"{table}__")]
         if own or not failed:
             target = ReleaseTarget(table, context.partition_key)
-            lines += [f"{target}:", *map(_failed_step, own), f"  {_readers_have(releases, target)}"]
+            steps = [_failed_step(event) for event in own]
+            rest = [one for one in _situation(releases, target) if one not in "".join(steps)]
+            lines += [f"{target}:", *steps, *(f"  {one}" for one in rest)]
             told |= {str(event.step_key) for event in own}
     others = [event for event in failed if event.step_key not in told]
     return "\n".join([*lines, *map(_failed_step, others)])
@@ -82,11 +84,11 @@ def _tables(context: dg.RunFailureSensorContext, failed: bool) -> list[str]:
     return sorted({key.path[-2] for key in keys if len(key.path) > 1 and key.path[-1] == "attestation"})
 
 
-def _readers_have(releases: ReleaseResource, target: ReleaseTarget) -> str:
+def _situation(releases: ReleaseResource, target: ReleaseTarget) -> list[str]:
     try:
-        return standing(releases.deployment, target, with_id=True)
+        return situation(releases.deployment, target)
     except PrivacyAssetsError as error:
-        return f"The current release is unknown: {error}"
+        return [f"The current release is unknown: {error}"]
 
 
 def _failed_step(event: dg.DagsterEvent) -> str:

@@ -8,7 +8,6 @@ from making each other's records out of date.
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import threading
 import time
@@ -51,18 +50,17 @@ class Lease:
             TableBusy: If another run holds it, and showed a sign of life in the last ``SILENT`` seconds.
         """
         self._take(ended)
-        stop = threading.Event()
+        stop, failed = threading.Event(), True
         signs = threading.Thread(target=self._show_signs, args=(stop,), daemon=True)
         signs.start()
         try:
             yield
-        except BaseException:
+            failed = False
+        finally:
             stop.set()
             signs.join()
-            self.free()
-            raise
-        stop.set()
-        signs.join()
+            if failed:
+                self.free()
 
     def free(self) -> None:
         """Remove the lease if this run holds it."""
@@ -73,28 +71,24 @@ class Lease:
     def _take(self, ended: Callable[[str], bool]) -> None:
         while (found := self._read()) is None or found["run"] != self.owner:
             if found is not None:
-                alive = abs(time.time() - found["seen"]) < SILENT  # a clock was wrong if it is in the future
-                if alive and not ended(found["run"]):
-                    raise self._busy(found["run"], found["started"])
+                # A time in the future means that a clock was wrong.
+                if abs(time.time() - found["seen"]) < SILENT and not ended(run := found["run"]):
+                    at = time.strftime("%d %b at %H:%M", time.gmtime(found["started"]))
+                    text = f"run {run if is_showable(run) else run[:8]} started on {at} UTC"
+                    raise TableBusy(f"{self.table}: {text} is still in progress", table=self.table, run=run)
                 self._file.unlink(missing_ok=True)
             private_folder(self._file.parent)
             if create_once(self._file, self._entry(time.time())):
                 return
         put_atomic(self._file, self._entry(found["started"]))
 
-    def _busy(self, run: str, started: float) -> TableBusy:
-        at = dt.datetime.fromtimestamp(started, dt.UTC)
-        text = f"{self.table}: run {run if is_showable(run) else run[:8]} started on {at:%d %b at %H:%M} UTC"
-        return TableBusy(f"{text} is still in progress", table=self.table, run=run)
-
     def _show_signs(self, stop: threading.Event) -> None:
-        while True:
+        last = False
+        while not last:
             last = stop.wait(_SIGN)
             with suppress(OSError, PrivacyAssetsError):
                 if (found := self._read()) is not None and found["run"] == self.owner:
                     put_atomic(self._file, self._entry(found["started"]))
-            if last:
-                return
 
     def _read(self) -> dict[str, Any] | None:
         """Return the lease, None if there is none, or one that is free if it cannot be read."""

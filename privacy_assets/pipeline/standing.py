@@ -5,9 +5,10 @@ from __future__ import annotations
 import datetime as dt
 from zoneinfo import ZoneInfo
 
-from privacy_assets.errors import InputError, PrivacyAssetsError
+from privacy_assets.errors import InputError, PrivacyAssetsError, TableStopped, with_advice
 from privacy_assets.gate.deployment import Deployment
 from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.infra.files import names
 
 
 def day(moment: dt.datetime, zone: str = "UTC") -> str:
@@ -43,3 +44,21 @@ def standing(deployment: Deployment, target: ReleaseTarget, zone: str = "UTC", *
     if with_id:
         return f"Readers have the release of {published} ({release.id})."
     return f"The release of {published} remains current."
+
+
+def situation(deployment: Deployment, target: ReleaseTarget) -> list[str]:
+    """Return the sentences at the end of an alert: the release that readers have, and whether the table is stopped.
+
+    Args:
+        deployment: Deployment of the table.
+        target: Table and partition.
+    """
+    lines = [standing(deployment, target, with_id=True)]
+    try:
+        if names(deployment.private / "log"):  # otherwise the gate would create keys
+            deployment.gate().check_not_stopped(target.table)
+    except TableStopped as error:
+        lines.append(with_advice(error))
+    except (PrivacyAssetsError, OSError):
+        return lines  # the process that sends alerts may have no keys
+    return lines

@@ -7,7 +7,9 @@ import pytest
 from standins import failed_run, memorise, people, people_table, resources, run
 
 from privacy_assets import build_run_failure_sensor
+from privacy_assets.errors import TableStopped
 from privacy_assets.gate.deployment import DeploymentSettings
+from privacy_assets.gate.log import LogState
 from privacy_assets.gate.releases import Release
 from privacy_assets.gate.statements import ReleaseTarget
 from privacy_assets.pipeline.standing import day
@@ -60,6 +62,26 @@ def test_one_refusal_sends_one_message(
     assert readers == f"  Readers have the release of {day(release.time)} ({release.id})."
     assert text in capsys.readouterr().err
     assert watch.tick() == []
+
+
+def test_the_failure_that_stops_a_table_says_so(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not only the next one, which the stop itself fails."""
+    watch = Watch(people_table(tmp_path, generator=memorise), instance)
+    assert not run(watch.defs, instance).success
+
+    def stop(*_: object) -> None:
+        raise TableStopped("people is stopped: 4 of its last 7 verdicts are 'fail'", table="people")
+
+    monkeypatch.setattr(LogState, "check_not_stopped", stop)
+    end = "people is stopped: 4 of its last 7 verdicts are 'fail'. Fix: find the cause, then: privacy-assets accept"
+    (text,) = watch.tick()
+    assert "the policy does not hold" in text and text.endswith(f'\n  {end} people --reason "..."')
+    people(300, 1).to_parquet(tmp_path / "people.parquet")
+    assert not run(watch.defs, instance).success
+    (text,) = watch.tick()
+    assert "people__split: people is stopped" in text and text.count("is stopped") == 1
 
 
 def test_fifty_passes_do_not_push_a_failure_out(tmp_path: Path, instance: dg.DagsterInstance) -> None:

@@ -119,14 +119,18 @@ def test_a_damaged_lock_blocks_no_run(private: Location, data: bytes) -> None:
 
 def test_a_long_step_shows_signs_of_life(private: Location, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "_SIGN", 0.02)
-    monkeypatch.setattr(running, "SILENT", 0.4)
+
+    def last() -> float:
+        return float(json.loads(file_of(private).read_bytes())["seen"])
+
     with lease(private, "first").held(never):
-        time.sleep(0.8)
-        with pytest.raises(TableBusy), lease(private, "second").held(never):
-            raise AssertionError
-    time.sleep(0.5)
-    with lease(private, "second").held(never):
-        pass
+        begun, deadline = last(), time.monotonic() + 60
+        while last() == begun:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    ended = last()
+    time.sleep(0.1)
+    assert last() == ended, "no thread goes on after the step"
 
 
 def test_only_one_of_many_runs_gets_the_lock(private: Location) -> None:
