@@ -259,7 +259,7 @@ def main() -> None:
     parser.add_argument("--paper", action="store_true", help="the paper's generators, with both filters")
     parser.add_argument("--size", type=int, action="append", help="synthetic rows, with --paper (repeatable)")
     parser.add_argument("--train", type=int, default=TRAIN, help="training rows of the owner, with --paper")
-    parser.add_argument("--auxiliary", type=int, help="with --paper: rows of the attacker; bagging: of each sample")
+    parser.add_argument("--auxiliary", type=int, help="with --paper: rows of the attacker, or of each bootstrap sample")
     parser.add_argument(
         "--shadows", type=int, default=SHADOWS, help="samples of the attacker, with --paper and bagging"
     )

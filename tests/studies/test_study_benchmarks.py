@@ -107,7 +107,7 @@ def test_leaks_of_the_battery_are_leaks_of_the_report(tmp_path: Path, monkeypatc
         Entry("adult", "not in the folder", REFUSED, 0.5, copies(0.5), small),
     ]
     monkeypatch.setattr(membership_scores, "BATTERY", entries)
-    for _ in range(2):  # the second run adds nothing
+    for _ in range(2):  # the second run adds no line
         membership_scores.main([str(tmp_path), "--results", str(results)])
     found = lines(results)
     assert [(line["table"], line["kind"], line["people"], line["harmless"]) for line in found] == [
