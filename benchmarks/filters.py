@@ -1,11 +1,15 @@
 """Measure the dropped rows and the remaining leak of each filter, on releases of known truth.
 
-    python -m benchmarks.filters adult.parquet --filters memorization,alpha_m --results filters.jsonl
+    python -m benchmarks.filters adult.parquet --results filters.jsonl
+    python -m benchmarks.filters adult.parquet --results filters.jsonl --filters memorization \\
+        --releases "trees, leaf 50" "trees, leaf 5"
+    python -m benchmarks.filters uk_census.parquet --drop "Person ID" --as-text --results filters.jsonl
     python -m benchmarks.filters --report filters.jsonl
 
-Two releases are filtered: real rows of other people, which disclose nothing, and the same rows of which 10 % are
-replaced by training rows. 8,000 training rows, 2,600 each of holdout and reference, releases of 8,000 rows. The default
-limits of ``dcr`` and ``membership_inference`` apply. Each case is one line of the results and is computed once.
+"unseen rows" are real rows of other people, which disclose nothing; in "10 % copies", 10 % of them are replaced by
+training rows. Trees are fitted to train. 8,000 training rows, 2,600 each of holdout and reference, releases of 8,000
+rows. "copies" is the share of rows equal to a training row. The default limits of ``dcr``, ``membership_inference`` and
+``singling_out`` apply. Each case is one line of the results and is computed once.
 """
 
 from __future__ import annotations
@@ -20,16 +24,22 @@ import pandas as pd
 
 from benchmarks.study import append, lines, run_or_report, study_parser
 from privacy_assets.evaluation.evaluate import read_inputs, run_metrics
+from privacy_assets.generators import build_generator
 from privacy_assets.generators.base import FittedGenerator
 from privacy_assets.generators.filters import build_filter, draw
 from privacy_assets.metrics.policies import default_policy
 from privacy_assets.metrics.registry import build_metric
 from privacy_assets.tables.table import Table
 
-ROWS, UNSEEN, POOL = 8_000, 2_600, 12_000
+ROWS, UNSEEN, POOL = 8_000, 2_600, 16_000
 COPIES = 0.1
-METRICS = ("dcr", "membership_inference")
-SHOWN = ("membership_inference.advantage", "membership_inference.precision", "dcr.member_excess_any")
+LEAVES = {"trees, leaf 50": 50, "trees, leaf 5": 5}
+RELEASES = ("unseen rows", "10 % copies", *LEAVES)
+FILTERS = ("memorization", "similarity", "outliers", "memorization+outliers", "alpha_m")
+METRICS = ("dcr", "membership_inference", "singling_out")
+SHOWN = (
+    "membership_inference.advantage", "membership_inference.precision", "dcr.member_excess_any", "singling_out.risk"
+)  # fmt: skip
 
 
 class Given(FittedGenerator):
@@ -50,24 +60,34 @@ class Given(FittedGenerator):
         raise NotImplementedError
 
 
-def worlds(path: Path, seed: int) -> tuple[dict[str, Table], dict[str, Table]]:
-    """Return the real tables by role, and the rows of both releases by name."""
-    table = Table.read(pd.read_parquet(path).sample(frac=1, random_state=seed))
+def real_rows(frame: pd.DataFrame, seed: int) -> tuple[dict[str, Table], Table]:
+    """Return the real tables by role, and the rows of other people."""
+    table = Table.read(frame.sample(frac=1, random_state=seed))
     ends = np.cumsum([0, ROWS, UNSEEN, UNSEEN, POOL])
     if ends[-1] > len(table):
         raise SystemExit(f"{ends[-1]:,} rows are needed, the table has {len(table):,}")
     *real, fresh = (table.take(slice(a, b)) for a, b in zip(ends[:-1], ends[1:], strict=True))
+    return dict(zip(("train", "holdout", "reference"), real, strict=True)), fresh
+
+
+def pool_of(release: str, train: Table, fresh: Table, seed: int) -> Table:
+    """Return the rows from which a release is drawn in order."""
+    if release in LEAVES:
+        generator = build_generator("synthpop", {"min_samples_leaf": LEAVES[release], "shrinkage": 0})
+        return generator.fit(train, seed=seed).sample(POOL, seed=seed)
+    if release == "unseen rows":
+        return fresh
     rng = np.random.default_rng(seed)
-    copies = real[0].take(rng.integers(0, ROWS, POOL))
-    leaky = Table.stack([fresh, copies]).take(np.arange(POOL) + POOL * (rng.random(POOL) < COPIES))
-    return dict(zip(("train", "holdout", "reference"), real, strict=True)), {"unseen rows": fresh, "10 % copies": leaky}
+    copies = train.take(rng.integers(0, ROWS, POOL))
+    return Table.stack([fresh, copies]).take(np.arange(POOL) + POOL * (rng.random(POOL) < COPIES))
 
 
 def measured(real: Mapping[str, Table], pool: Table, name: str) -> dict[str, Any]:
-    """Return the share of dropped rows, statistics and the verdict."""
+    """Return the share of dropped rows and of copies, statistics and the verdict; ``name`` joins filters by "+"."""
     schema, dropped, rows = pool.schema, 0.0, pool.take(slice(ROWS))
     if name:
-        found = draw(Given(pool), [build_filter(name).fit(list(real.values()), schema)], ROWS, seed=0)
+        filters = [build_filter(one).fit(list(real.values()), schema) for one in name.split("+")]
+        found = draw(Given(pool), filters, ROWS, seed=0)
         dropped, rows = found.dropped / found.drawn, found.rows
     frames = [real["train"].frame(), real["holdout"].frame(), rows.frame(), real["reference"].frame()]
     metrics = {key: build_metric(key) for key in METRICS}
@@ -78,17 +98,22 @@ def measured(real: Mapping[str, Table], pool: Table, name: str) -> dict[str, Any
         for key, result in results.items()
         for one in result.estimates
     }
+    known = frames[0].drop_duplicates()
+    copies = len(frames[2].merge(known)) / ROWS
     return {
-        "dropped": dropped, "verdict": policy.judge(results).status,
+        "dropped": dropped, "copies": copies, "verdict": policy.judge(results).status,
         "estimates": {key: estimates[key] for key in SHOWN},
     }  # fmt: skip
 
 
 def run(options: argparse.Namespace) -> None:
     """Run the cases that the results do not contain yet."""
-    real, releases = worlds(options.table, options.seed)
+    frame = pd.read_parquet(options.table).drop(columns=options.drop)
+    frame = "=" + frame.astype(str) if options.as_text else frame
+    real, fresh = real_rows(frame, options.seed)
     done = [line["case"] for line in lines(options.results)]
-    for release, pool in releases.items():
+    for release in options.releases:
+        pool = pool_of(release, real["train"], fresh, options.seed)
         for name in ("", *options.filters.split(",")):
             case = {"table": options.table.stem, "release": release, "filter": name, "seed": options.seed}
             if case not in done:
@@ -97,13 +122,13 @@ def run(options: argparse.Namespace) -> None:
 
 def report_text(found: list[dict[str, Any]]) -> str:
     """Return a Markdown table; statistics with their intervals."""
-    head = ["table", "release", "filter", "dropped", *SHOWN, "verdict"]
+    head = ["table", "release", "filter", "dropped", "copies", *SHOWN, "verdict"]
     out = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for line in found:
         case = line["case"]
         shown = [f"{value:.3f} ({low:.3f} to {high:.3f})" for value, low, high in map(line["estimates"].get, SHOWN)]
-        dropped = f"{100 * line['dropped']:.1f} %"
-        cells = [case["table"], case["release"], case["filter"] or "none", dropped, *shown, line["verdict"]]
+        shares = [f"{100 * line[key]:.1f} %" for key in ("dropped", "copies")]
+        cells = [case["table"], case["release"], case["filter"] or "none", *shares, *shown, line["verdict"]]
         out.append(f"| {' | '.join(cells)} |")
     return "\n".join(out)
 
@@ -111,8 +136,11 @@ def report_text(found: list[dict[str, Any]]) -> str:
 def main() -> None:
     """Run or report."""
     parser = study_parser(__doc__, "filters.jsonl")
-    parser.add_argument("table", nargs="?", type=Path, help="a Parquet file of at least 25,200 rows")
-    parser.add_argument("--filters", default="memorization,alpha_m", help="names, comma-separated")
+    parser.add_argument("table", nargs="?", type=Path, help="a Parquet file of at least 29,200 rows")
+    parser.add_argument("--drop", action="append", default=[], help="a column to leave out, such as an id (repeatable)")
+    parser.add_argument("--as-text", action="store_true", help="every column is a category")
+    parser.add_argument("--releases", nargs="+", choices=RELEASES, default=RELEASES[:2], help="these alone")
+    parser.add_argument("--filters", default=",".join(FILTERS), help='comma-separated; "+" applies several at once')
     parser.add_argument("--seed", type=int, default=0)
     run_or_report(parser, None, run, lambda _, found: report_text(found))
 

@@ -23,7 +23,7 @@ import argparse
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -34,7 +34,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassif
 from sklearn.metrics import roc_auc_score
 
 from benchmarks.images import write_image
-from benchmarks.kuppa_bagging import RECORDS, attack_record, vulnerable
+from benchmarks.kuppa_bagging import RECORDS, SHADOWS, SIZE, TESTS, attack_record, vulnerable
 from benchmarks.kuppa_worlds import GENERATORS, PAPER, Screened, World, draw_world, fitted_to, generator_of
 from privacy_assets.distances.nearest import near, nearest_rows, typical_radius
 from privacy_assets.generators.registry import generator_info
@@ -50,7 +50,10 @@ NEAREST = 3
 
 @dataclass(frozen=True)
 class Case:
-    """Attacked generator; ``filter`` is "" without the filter ``method``, else "unknown" or "known" to the attacker."""
+    """Attacked generator; ``filter`` is "" without the filter ``method``, else "unknown" or "known" to the attacker.
+
+    ``bagging`` draws samples of ``auxiliary`` rows: ``shadows`` for the attacker and ``tests`` for each of ``records``.
+    """
 
     study: str
     generator: str
@@ -60,6 +63,9 @@ class Case:
     seed: int
     method: str = "memorization"
     train: int = 4_000
+    shadows: int = SHADOWS
+    tests: int = TESTS
+    records: int = RECORDS
 
 
 def cases(study: str, generators: list[str], seeds: int) -> Iterator[Case]:
@@ -69,7 +75,7 @@ def cases(study: str, generators: list[str], seeds: int) -> Iterator[Case]:
             for known in ("", "unknown", "known"):
                 if study == "bagging":
                     for size in BAGGED:
-                        yield Case(study, generator, size, 1_000, known, seed, train=TRAIN)
+                        yield Case(study, generator, size, SIZE, known, seed, train=TRAIN)
                     continue
                 for size in SIZES:
                     yield Case(study, generator, size, AUXILIARY, known, seed, train=TRAIN)
@@ -78,7 +84,13 @@ def cases(study: str, generators: list[str], seeds: int) -> Iterator[Case]:
 
 
 def paper_cases(
-    study: str, generators: list[str], seeds: int, sizes: Iterable[int], train: int, auxiliary: int
+    study: str,
+    generators: list[str],
+    seeds: int,
+    sizes: Iterable[int],
+    train: int,
+    auxiliary: int,
+    scale: Mapping[str, int],
 ) -> Iterator[Case]:
     """Return the cases of figures 2 and 3: each size before the filter, and after each, unknown to the attacker."""
     filters = (("memorization", ""), ("memorization", "unknown"), ("alpha_m", "unknown"))
@@ -86,7 +98,7 @@ def paper_cases(
         for generator in generators:
             for size in sizes:
                 for method, known in filters:
-                    yield Case(study, generator, size, auxiliary, known, seed, method, train)
+                    yield Case(study, generator, size, auxiliary, known, seed, method, train, **scale)
 
 
 # --------------------------------------------------------------------------------------------- one table
@@ -178,10 +190,11 @@ def run(frame: pd.DataFrame, chosen: Iterable[Case], path: Path) -> None:
             else:
                 world = world_of(case.train, max(AUXILIARY, case.auxiliary), case.seed)
                 found = {}
-                for at, record in enumerate(vulnerable(world)[:RECORDS]):
+                for at, record in enumerate(vulnerable(world, case.records)):
                     found[f"record {at}"] = attack_record(
-                        world, record, case.generator, case.synthetic, case.filter, case.method
-                    )
+                        world, record, case.generator, case.synthetic, case.filter, case.method,
+                        case.auxiliary, case.shadows, case.tests,
+                    )  # fmt: skip
             file.write(json.dumps({"case": asdict(case), "found": found}) + "\n")
             file.flush()
             sys.stderr.write(f"\r{case.study}: {place} of {len(left)}")
@@ -246,7 +259,12 @@ def main() -> None:
     parser.add_argument("--paper", action="store_true", help="the paper's generators, with both filters")
     parser.add_argument("--size", type=int, action="append", help="synthetic rows, with --paper (repeatable)")
     parser.add_argument("--train", type=int, default=TRAIN, help="training rows of the owner, with --paper")
-    parser.add_argument("--auxiliary", type=int, default=AUXILIARY, help="rows of the attacker, with --paper")
+    parser.add_argument("--auxiliary", type=int, help="with --paper: rows of the attacker, or of each bootstrap sample")
+    parser.add_argument(
+        "--shadows", type=int, default=SHADOWS, help="samples of the attacker, with --paper and bagging"
+    )
+    parser.add_argument("--tests", type=int, default=TESTS, help="attacked samples, with --paper and bagging")
+    parser.add_argument("--records", type=int, default=RECORDS, help="attacked records, with --paper and bagging")
     available = {info.name for info in generator_info() if info.available}
     installed = [[label for label, (name, *_) in group.items() if name in available] for group in (GENERATORS, PAPER)]
     parser.add_argument(
@@ -265,9 +283,12 @@ def main() -> None:
         target = options.target or frame.columns[-1]
         frame = frame[[*frame.columns.drop(target), target]]
         names = options.generator or installed[options.paper]
-        sizes = SIZES if options.study == "table" else BAGGED
+        bagging = options.study == "bagging"
+        sizes = options.size or (BAGGED if bagging else SIZES)
+        auxiliary = options.auxiliary or (SIZE if bagging else AUXILIARY)
+        scale = {name: getattr(options, name) for name in ("shadows", "tests", "records")} if bagging else {}
         chosen = (
-            paper_cases(options.study, names, options.seeds, options.size or sizes, options.train, options.auxiliary)
+            paper_cases(options.study, names, options.seeds, sizes, options.train, auxiliary, scale)
             if options.paper
             else cases(options.study, names, options.seeds)
         )

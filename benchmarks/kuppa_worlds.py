@@ -114,6 +114,33 @@ class FittedScreened(FittedGenerator):
         raise NotImplementedError
 
 
+@dataclass(frozen=True, eq=False)
+class Kept(Generator):
+    """Generator wrapper that fits each training table once, for all sizes and filters of a study."""
+
+    inner: Generator
+    fits: dict[tuple[str, int], FittedGenerator]
+
+    name = "kept"
+    summary = "For this study only."
+
+    def _fit(self, train: Table, training: Training) -> FittedGenerator:
+        key = train.fingerprint, training.seed
+        if key not in self.fits:
+            self.fits[key] = self.inner.fit(train, seed=training.seed)
+        return self.fits[key]
+
+    @classmethod
+    def load(cls, *_: Any) -> FittedGenerator:
+        raise NotImplementedError
+
+
+@lru_cache(maxsize=1)
+def kept(label: str) -> Kept:
+    """Build one of ``PAPER``, which is fitted once to each training table until another one is built."""
+    return Kept(generator_of(label), {})
+
+
 def generator_of(label: str) -> Generator:
     """Build one of ``GENERATORS`` or ``PAPER``."""
     name, settings, copies = {**GENERATORS, **PAPER}[label]

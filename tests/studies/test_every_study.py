@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks import scalability
+from benchmarks import filters, scalability
 
 pytestmark = pytest.mark.weekly
 
@@ -42,8 +42,11 @@ STUDIES = [
           [r"^\| fresh rows \|", r"^\| `copies\.repeated_share\.significant` \| \d",
            r"^\| 20 % between two \| \d", "^18 leaks and 4 "]),
     Study("membership_scores", "TABLE --people=200 --kinds synthpop baynet", 2,
-          [r"^\| classifier \| 0\.0 \| 0\.0 \| 0\.0 \| 0 of 0 \| 0 of 0 \|$", r"^\| synthpop \| 0\.\d",
+          [r"^\| classifier \| 0\.0 \| 0\.0 \| 0\.0 \| 0\.0 of 0 \| 0 of 0 \| 0 of 0 \|$", r"^\| synthpop \| 0\.\d",
            "^0 of 0 leaks in 1 "]),
+    Study("filters", "TABLE --filters=memorization+outliers", 4,
+          [r"^\| small \| unseen rows \| none \| 0\.0 % \| ",
+           r"^\| small \| 10 % copies \| memorization\+outliers \| [1-9]"]),
     Study("leaks", "TABLE --people=200 --draws=1 --kinds=baynet --metrics=dcr --embedder", 1, ["^0 leaks and 1 "]),
     Study("power", "TABLE --people=200 --draws=2", 7,
           [r"^\| small \| 200 \| .* % \| .* % \| .* % \| .* % \| ", "^At least 2 splits"]),
@@ -62,6 +65,9 @@ def test_a_study_is_run_once_and_reported(
     frame.assign(c=rng.choice(list("xyz?"), 1200), d=rng.choice(list("mn"), 1200)).to_parquet(table)
 
     monkeypatch.setattr(scalability, "default_metrics", lambda: ("singling_out", "value_disclosure"))
+
+    for name, value in (("ROWS", 300), ("UNSEEN", 150), ("POOL", 600)):
+        monkeypatch.setattr(filters, name, value)
 
     def run(*options: str) -> str:
         monkeypatch.setattr(sys, "argv", [study.module, *options])

@@ -6,12 +6,13 @@ import json
 import math
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks import kuppa, kuppa_bagging, kuppa_radius
+from benchmarks import kuppa, kuppa_radius, kuppa_worlds
 from benchmarks.kuppa import Case
 from benchmarks.kuppa_worlds import PAPER, Screened, draw_world, generator_of
 from privacy_assets.generators.filters import AlphaFilter, MemorizationFilter
@@ -33,11 +34,7 @@ def frame() -> pd.DataFrame:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("TRAIN", 600), ("AUXILIARY", 1200), ("SIZES", (600, 6000)), ("AUXILIARIES", (1200,))):
         monkeypatch.setattr(kuppa, name, value)
-    for module in (kuppa, kuppa_bagging):
-        monkeypatch.setattr(module, "RECORDS", 1)
     monkeypatch.setattr(kuppa, "BAGGED", (300,))
-    for name, value in (("SHADOWS", 20), ("TESTS", 10), ("SIZE", 200)):
-        monkeypatch.setattr(kuppa_bagging, name, value)
 
 
 def distinct(tables: list[Table]) -> int:
@@ -73,8 +70,20 @@ def test_generators_of_the_paper_have_its_settings() -> None:
     for name in ("dpgan", "pategan"):
         found = [one.epsilon for label, one in built.items() if label.startswith(name)]
         assert found == [0.01, 0.1, 0.5, 1.0, 3.0]
-    found = [(case.method, case.filter) for case in kuppa.paper_cases("table", ["rvae"], 1, [500], 100, 200)]
+    found = [(case.method, case.filter) for case in kuppa.paper_cases("table", ["rvae"], 1, [500], 100, 200, {})]
     assert found == [("memorization", ""), ("memorization", "unknown"), ("alpha_m", "unknown")]
+
+
+def test_a_training_table_is_fitted_once_for_all_sizes_and_filters(
+    frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(kuppa_worlds.PAPER, "trees", ("synthpop", {"min_samples_leaf": 5}, 0.0))
+    world, fits = draw_world(frame, 300, 300, 0), kuppa_worlds.kept("trees").fits
+    plain = generator_of("trees").fit(world.train, seed=3).sample(200, seed=1).frame()
+    for table, seed in ((world.train, 3), (world.train, 3), (world.outside, 3), (world.train, 4)):
+        made = kuppa_worlds.kept("trees").fit(table, seed=seed).sample(200, seed=1).frame()
+        assert made.equals(plain) == (table is world.train)
+    assert len(fits) == 3
 
 
 def test_the_filter_of_the_paper_drops_copies(frame: pd.DataFrame) -> None:
@@ -113,7 +122,10 @@ def test_a_study_goes_on_where_it_was(
     small: None, frame: pd.DataFrame, tmp_path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, image = tmp_path / "kuppa.jsonl", tmp_path / "bars.svg"
-    chosen = [*kuppa.cases("table", ["baynet"], 1), *kuppa.cases("bagging", ["baynet"], 1)]
+    bagging = [
+        replace(case, auxiliary=200, shadows=20, tests=10, records=1) for case in kuppa.cases("bagging", ["baynet"], 1)
+    ]
+    chosen = [*kuppa.cases("table", ["baynet"], 1), *bagging]
     assert len(chosen) == 9
     kuppa.run(frame, [chosen[0], *chosen[-3:]], path)
     before = path.read_text()
@@ -124,6 +136,6 @@ def test_a_study_goes_on_where_it_was(
     kuppa.report(path, image)
     told = capsys.readouterr().out
     assert re.search(r"\| baynet \| 6000 \| 1200 \| after, filter known \| 0.600 \| 0.524 \|", told)
-    accuracies = re.findall(r"\| 300 \| 1000 \| .*? \| (\d\.\d+)", told)
+    accuracies = re.findall(r"\| 300 \| 200 \| .*? \| (\d\.\d+)", told)
     assert len(accuracies) == 3 and all(0 <= float(value) <= 1 for value in accuracies)
     assert ET.parse(image).getroot().tag == "{http://www.w3.org/2000/svg}svg"

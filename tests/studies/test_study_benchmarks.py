@@ -10,6 +10,9 @@ import pandas as pd
 import pytest
 
 from benchmarks import dimensions, membership_scores, scalability
+from benchmarks.battery_makers import copies, fresh
+from benchmarks.battery_releases import PASS, REFUSED, UNKNOWN, Entry
+from benchmarks.study import lines
 from privacy_assets.metrics.registry import default_metrics
 from privacy_assets.tables.table import Table
 
@@ -90,5 +93,25 @@ def test_tied_scores_share_the_count_of_the_best() -> None:
     auc = {"distance": [1.0, 0.9, 1.0], "other": [1.0, 0.9, 1.0], "third": [0.5, 0.4, 0.6]}
     tpr = {"0.01": {"distance": 0.2, "other": 0.2, "third": 0.2}, "0.1": {"distance": 0.3, "other": 0.4, "third": 0.1}}
     line = {"table": "small", "kind": "copy of train", "auc": auc, "tpr": tpr, "seconds": 0.0}
-    rows = [row.split(" | ")[1:4] for row in membership_scores.report_text([line]).splitlines()]
-    assert rows[2:5] == [["0.5", "0.3", "0.0"], ["0.5", "0.3", "1.0"], ["0.0", "0.3", "0.0"]]
+    rows = [row.split(" | ")[1:5] for row in membership_scores.report_text([line]).splitlines()]
+    assert rows[2:4] == [["0.5", "0.3", "0.0", "0.5 of 1"], ["0.5", "0.3", "1.0", "0.5 of 1"]]
+    assert rows[4] == ["0.0", "0.3", "0.0", "0.0 of 1"]
+
+
+def test_leaks_of_the_battery_are_leaks_of_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small, results = (600, 400, 600), tmp_path / "out.jsonl"
+    entries = [
+        Entry("normal", "fresh rows", PASS, 0, fresh, small),
+        Entry("normal", "50% copies", REFUSED, 0.5, copies(0.5), small),
+        Entry("normal", "no rows", UNKNOWN, 0, fresh, small),
+        Entry("adult", "not in the folder", REFUSED, 0.5, copies(0.5), small),
+    ]
+    monkeypatch.setattr(membership_scores, "BATTERY", entries)
+    for _ in range(2):  # the second run adds no line
+        membership_scores.main([str(tmp_path), "--results", str(results)])
+    found = lines(results)
+    assert [(line["table"], line["kind"], line["people"], line["harmless"]) for line in found] == [
+        ("battery, normal", "fresh rows", 600, True), ("battery, normal", "50% copies", 600, False),
+    ]  # fmt: skip
+    assert found[1]["auc"]["distance"][0] > 0.7
+    assert "1 of 1 leaks in 1 tables" in membership_scores.report_text(found)
