@@ -258,8 +258,8 @@ class Gate:
             raise Damaged("evaluation_inputs was changed after it was signed", redo=("prepare",))
         return found.body, self.snapshot(SignedRecord("snapshot", found.body["snapshot"].encode()), target)
 
-    def ledger(self, table: str) -> tuple[str, bytes, int]:
-        """Return the ledger of disclosure after the last release: its SHA-256, its bytes, and the number of partitions.
+    def ledger(self, table: str) -> tuple[str, bytes]:
+        """Return SHA-256 and bytes of the ledger of disclosure after the last release.
 
         The log names the ledger, so an older copy is rejected. Before the first release, hash and bytes are empty.
 
@@ -267,8 +267,7 @@ class Gate:
             TableStopped: If the file is missing or was changed.
         """
         state = self.log.state(table)
-        partitions = len({one.part for one in state.shown})
-        return state.ledger, self._check_ledger(table, state.ledger), max(partitions, 1)
+        return state.ledger, self._check_ledger(table, state.ledger)
 
     def _check_ledger(self, table: str, sha256: str) -> bytes:
         """Return the bytes of a ledger, or raise TableStopped if it is missing or was changed."""

@@ -78,8 +78,8 @@ class CumulativeDisclosure(Metric):
         share: The same difference without bins and weights, among all people. It detects leaks in dense regions.
 
     Notes:
-        Ratios of published tables come from the ledger, which keeps the largest ratio of each person for 30 published
-        tables after the person left the real tables. Without a ledger, only the synthetic table counts, and earlier
+        Ratios of published tables come from the ledger, which keeps the largest ratio of each person for 60 days
+        after the person left the real tables. Without a ledger, only the synthetic table counts, and earlier
         releases if they are passed.
 
         Sides are assigned by a hash, so people are exchangeable unless a release depends on the side. Intervals are

@@ -17,7 +17,7 @@ from pydantic import Field
 from privacy_assets.errors import Damaged, InputError
 from privacy_assets.infra.objects import Location, local_copy
 from privacy_assets.infra.progress import Progress, silent
-from privacy_assets.metrics.ledger import KEPT_NIGHTS, Ledger, disclosure_ratios
+from privacy_assets.metrics.ledger import Ledger, disclosure_ratios
 from privacy_assets.stats.subjects import Subjects, order_by_content
 from privacy_assets.tables.arrays import array_digest, load_arrays, refusing_damage, save_arrays
 from privacy_assets.tables.column import row_ids
@@ -52,8 +52,7 @@ class EvaluationInputs:
         people: Keyed pseudonym of the person of each row by real role, uint64 of shape (n,). Empty: unknown, as outside
             of a pipeline.
         ledger: Disclosure by person over all published tables. None: there are none, or ``people`` is empty.
-        kept_nights: See :meth:`.Ledger.merged`. Each of several partitions is a published table.
-        release: Number of the synthetic table in the ledger, see :meth:`.Ledger.of`.
+        release: Number and day of the synthetic table in the ledger, see :meth:`.Ledger.of`.
         generator: Description of the generator's protections, see :func:`.data_privacy.protection_states`. None:
             unknown.
         seed: Seed of :meth:`rng`.
@@ -71,8 +70,7 @@ class EvaluationInputs:
     earlier_releases: Table | None = None
     people: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
     ledger: Ledger | None = field(default=None, repr=False)
-    kept_nights: int = KEPT_NIGHTS
-    release: int = 0
+    release: tuple[int, int] = (0, 0)
     generator: Mapping[str, Any] | None = None
     seed: int = 0
     device: str = "cpu"
@@ -243,8 +241,8 @@ class EvaluationInputs:
             if self.ledger is not None:
                 raise InputError("there is a ledger of disclosure, but no pseudonyms of people")
             return None
-        latest = Ledger.of(self._pseudonyms, self.table_ratios[0], self.release)
-        return latest if self.ledger is None else self.ledger.merged(latest, self.kept_nights)
+        latest = Ledger.of(self._pseudonyms, self.table_ratios[0], *self.release)
+        return latest if self.ledger is None else self.ledger.merged(latest)
 
     @property
     def ratios(self) -> np.ndarray:

@@ -19,8 +19,8 @@ from privacy_assets.distances.nearest import distance_to_other_subjects, nearest
 from privacy_assets.errors import Damaged
 from privacy_assets.tables.encoding import EncodedTable
 
-KEPT_NIGHTS = 30  # published tables without a person after which the person's entry is removed
-_FIELDS = {"people": np.uint64, "ratio": np.float32, "absent": np.uint16, "release": np.uint64}
+KEPT_DAYS = 60  # after which the entry of an absent person is removed; partitions may be published once a month
+_FIELDS = {"people": np.uint64, "ratio": np.float32, "seen": np.uint32, "release": np.uint64}
 _LEAST = 1e-6  # smaller distances count as this
 
 
@@ -31,17 +31,17 @@ class Ledger:
     Attributes:
         people: Keyed pseudonyms (:func:`.splitting.pseudonyms`), ascending and distinct, uint64 of shape (n,).
         ratio: Largest isolation divided by distance over all published tables, float32 of shape (n,), at least 0.
-        absent: Number of published tables since the person was last in the real tables, uint16 of shape (n,).
+        seen: Day on which the person was last in the real tables, uint32 of shape (n,), from an epoch of the caller.
         release: Number of the published table that has the largest ratio, uint64 of shape (n,); see :meth:`of`.
     """
 
     people: np.ndarray
     ratio: np.ndarray
-    absent: np.ndarray
+    seen: np.ndarray
     release: np.ndarray
 
     @classmethod
-    def of(cls, people: np.ndarray, ratio: np.ndarray, release: int = 0) -> Self:
+    def of(cls, people: np.ndarray, ratio: np.ndarray, release: int = 0, day: int = 0) -> Self:
         """Create the ledger of one published table.
 
         Args:
@@ -49,6 +49,7 @@ class Ledger:
                 several times.
             ratio: Their ratios, shape (m,).
             release: Number by which the caller recognizes the published table.
+            day: Day of publication.
 
         Returns:
             The ledger, with the largest ratio of each person.
@@ -56,7 +57,7 @@ class Ledger:
         known, codes = np.unique(people.astype(np.uint64), return_inverse=True)
         largest = np.zeros(len(known), np.float32)
         np.maximum.at(largest, codes, ratio.astype(np.float32))
-        return cls(known, largest, np.zeros(len(known), np.uint16), np.full(len(known), release, np.uint64))
+        return cls(known, largest, np.full(len(known), day, np.uint32), np.full(len(known), release, np.uint64))
 
     def ratios(self, people: np.ndarray) -> np.ndarray:
         """Return the ratio of each of ``people``, float32 of shape (m,); 0 for people without an entry."""
@@ -81,26 +82,25 @@ class Ledger:
         order = np.argsort(-counts, kind="stable")
         return [(int(releases[at]), float(counts[at] / len(self.people))) for at in order]
 
-    def merged(self, latest: Ledger, kept_nights: int = KEPT_NIGHTS) -> Ledger:
-        """Merge the ledger of another published table by maximum.
+    def merged(self, latest: Ledger) -> Ledger:
+        """Merge the ledger of a later table by maximum.
 
         Args:
             latest: Ledger of that table.
-            kept_nights: Number of published tables without a person after which the person's entry is removed.
 
         Returns:
-            The people of ``latest``, and those absent from it for fewer than ``kept_nights`` tables.
+            The people of ``latest``, and those seen less than ``KEPT_DAYS`` days before it.
         """
-        absent = self.absent.astype(np.int64) + 1
-        kept = ~np.isin(self.people, latest.people) & (absent < kept_nights)
+        days = int(latest.seen.max(initial=0)) - self.seen.astype(np.int64)
+        kept = ~np.isin(self.people, latest.people) & (days < KEPT_DAYS)
         people = np.concatenate([latest.people, self.people[kept]])
         before = self.ratios(latest.people)
         ratio = np.concatenate([np.maximum(latest.ratio, before), self.ratio[kept]])
         earlier = self._of_people(self.release, latest.people)
         release = np.concatenate([np.where(latest.ratio > before, latest.release, earlier), self.release[kept]])
-        absent = np.concatenate([latest.absent, np.minimum(absent[kept], np.iinfo(np.uint16).max).astype(np.uint16)])
+        seen = np.concatenate([latest.seen, self.seen[kept]])
         order = np.argsort(people)
-        return Ledger(people[order], ratio[order], absent[order], release[order])
+        return Ledger(people[order], ratio[order], seen[order], release[order])
 
     def to_bytes(self) -> bytes:
         """Return a Parquet file. With the same library versions, equal ledgers give equal bytes."""

@@ -7,6 +7,7 @@ intermediate values are rejected.
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import socket
 import uuid
@@ -39,7 +40,7 @@ from privacy_assets.infra.progress import Progress, silent
 from privacy_assets.infra.work import sweep
 from privacy_assets.metrics.cumulative_disclosure import NEAR
 from privacy_assets.metrics.inputs import EvaluationInputs
-from privacy_assets.metrics.ledger import KEPT_NIGHTS, Ledger
+from privacy_assets.metrics.ledger import Ledger
 from privacy_assets.metrics.registry import metrics_reading
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.row_sources import Window, source_table, user_splits, user_synthetic
@@ -384,11 +385,10 @@ def score(run: TableRun, name: str, values: Values) -> StepResult:
     inputs, embeds = values["evaluation_inputs"], table.uses_embedder(metric)
     signed, snapshot = checked_inputs(run, inputs)
     measures = metric.uses("ledger")
-    digest, ledger, partitions = gate.ledger(run.target.table)
+    digest, ledger = gate.ledger(run.target.table)
     inputs = inputs.with_settings(
         ledger=Ledger.from_bytes(ledger) if ledger and measures else None,
-        kept_nights=KEPT_NIGHTS * partitions,
-        release=int(snapshot.sha256[:12], 16),
+        release=(int(snapshot.sha256[:12], 16), dt.date.today().toordinal()),
         embedder=inputs.embedder if embeds else None,
         generator=protection_of(snapshot),
         fingerprints=signed["inputs"],
@@ -452,7 +452,7 @@ def attest(run: TableRun, name: str, values: Values) -> StepResult:
 
 def disclosing_note(gate: Gate, table: str, verdict: Verdict) -> Iterator[str]:
     """Name the releases that disclose most if a limit on all releases together is broken."""
-    _, data, _ = gate.ledger(table)
+    _, data = gate.ledger(table)
     if not data or not any(outcome.limit.metric in metrics_reading("ledger") for outcome in verdict.broken):
         return
     ids = [release.id for target in gate.store.targets(table) for release in gate.store.history(target)]

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from privacy_assets.errors import Damaged
-from privacy_assets.metrics.ledger import KEPT_NIGHTS, Ledger
+from privacy_assets.metrics.ledger import KEPT_DAYS, Ledger
 from privacy_assets.tables.canonical import real_tables
 from privacy_assets.tables.splitting import pseudonyms
 from privacy_assets.tables.table import Table
@@ -28,19 +28,19 @@ def nights(count: int, seed: int = 0) -> list[dict[int, float]]:
     return [{name: float(np.float32(rng.gamma(1))) for name in names if rng.random() < 0.7} for _ in range(count)]
 
 
-def ledger_of(night: dict[int, float]) -> Ledger:
-    return Ledger.of(np.array(list(night), np.uint64), np.array(list(night.values())))
+def ledger_of(night: dict[int, float], day: int = 0) -> Ledger:
+    return Ledger.of(np.array(list(night), np.uint64), np.array(list(night.values())), day=day)
 
 
 def contents(ledger: Ledger) -> dict[int, tuple[float, int]]:
-    rows = zip(ledger.people.tolist(), ledger.ratio.tolist(), ledger.absent.tolist(), strict=True)
-    return {person: (ratio, absent) for person, ratio, absent in rows}
+    rows = zip(ledger.people.tolist(), ledger.ratio.tolist(), ledger.seen.tolist(), strict=True)
+    return {person: (ratio, seen) for person, ratio, seen in rows}
 
 
 def merged(series: list[dict[int, float]]) -> Ledger:
     ledger = ledger_of(series[0])
-    for night in series[1:]:
-        ledger = ledger.merged(ledger_of(night))
+    for day, night in enumerate(series[1:], 1):
+        ledger = ledger.merged(ledger_of(night, day))
     return ledger
 
 
@@ -50,9 +50,7 @@ def test_merging_is_the_maximum_of_each_person() -> None:
     for number, night in enumerate(series):
         for person, ratio in night.items():
             expected[person] = max(expected.get(person, (0.0, 0))[0], ratio), number
-    assert contents(merged(series)) == {
-        person: (ratio, len(series) - 1 - last) for person, (ratio, last) in expected.items()
-    }
+    assert contents(merged(series)) == expected
 
 
 def test_the_order_of_nights_rows_and_repeated_people_does_not_matter() -> None:
@@ -68,25 +66,25 @@ def test_the_order_of_nights_rows_and_repeated_people_does_not_matter() -> None:
     assert back.merged(back).to_bytes() == back.to_bytes()
 
 
-def test_people_who_left_are_removed_after_thirty_tables() -> None:
-    left, here = ledger_of({1: 8.0, 2: 9.0}), ledger_of({2: 1.0})
-    for absent in range(1, KEPT_NIGHTS):
-        left = left.merged(here)
-        assert contents(left) == {1: (8.0, absent), 2: (9.0, 0)}
-    assert contents(left.merged(ledger_of({1: 0.5, 2: 1.0})))[1] == (8.0, 0), "who returns in time keeps the entry"
-    assert contents(left.merged(here)) == {2: (9.0, 0)}
-    assert contents(left.merged(here, kept_nights=60))[1] == (8.0, KEPT_NIGHTS)
+def test_people_who_left_are_removed_after_sixty_days() -> None:
+    left = ledger_of({1: 8.0, 2: 9.0}, day=100)
+    for day in (100, 101, 99 + KEPT_DAYS):  # also if there are many releases in a day
+        left = left.merged(ledger_of({2: 1.0}, day))
+        assert contents(left) == {1: (8.0, 100), 2: (9.0, day)}
+    back = contents(left.merged(ledger_of({1: 0.5, 2: 1.0}, 100 + KEPT_DAYS)))
+    assert back[1] == (8.0, 100 + KEPT_DAYS), "who is there again keeps the entry"
+    assert contents(left.merged(ledger_of({2: 1.0}, 100 + KEPT_DAYS))) == {2: (9.0, 100 + KEPT_DAYS)}
 
 
 def test_the_ledger_does_not_grow_with_the_nights() -> None:
-    """Of 100 people one leaves each night: the file keeps the last 29 of them."""
+    """Of 100 people one leaves each night: the file keeps the last 59 of them."""
     ledger = ledger_of(dict.fromkeys(range(100), 1.0))
     sizes = {}
     for night in range(1, 366):
-        ledger = ledger.merged(ledger_of(dict.fromkeys(range(night, night + 100), 1.0)))
+        ledger = ledger.merged(ledger_of(dict.fromkeys(range(night, night + 100), 1.0), night))
         sizes[night] = len(ledger.people), len(ledger.to_bytes())
-    assert sizes[40][0] == sizes[365][0] == 100 + KEPT_NIGHTS - 1
-    assert sizes[365][1] < 1.05 * sizes[40][1]
+    assert sizes[70][0] == sizes[365][0] == 100 + KEPT_DAYS - 1
+    assert sizes[365][1] < 1.05 * sizes[70][1]
 
 
 def test_each_person_has_the_release_with_the_closest_row() -> None:
@@ -103,7 +101,7 @@ def test_ratios_of_people() -> None:
     assert ledger.ratios(np.array([7, 1, 4, 9, 7], np.uint64)).tolist() == [3.0, 0.0, 2.0, 0.0, 3.0]
     assert ledger_of({}).ratios(np.array([7], np.uint64)).tolist() == [0.0]
     assert contents(ledger_of({}).merged(ledger)) == contents(ledger)
-    assert contents(ledger.merged(ledger_of({}))) == {4: (2.0, 1), 7: (3.0, 1)}
+    assert contents(ledger.merged(ledger_of({}))) == {4: (2.0, 0), 7: (3.0, 0)}
 
 
 @pytest.mark.parametrize("people", [0, 1, 60])
@@ -123,7 +121,7 @@ def table_file(**columns: np.ndarray) -> bytes:
 GOOD = {
     "people": np.array([1, 2], np.uint64),
     "ratio": np.ones(2, np.float32),
-    "absent": np.zeros(2, np.uint16),
+    "seen": np.zeros(2, np.uint32),
     "release": np.zeros(2, np.uint64),
 }
 
