@@ -143,8 +143,6 @@ class PublicationRefused(PrivacyAssetsError, RuntimeError):
     Attributes:
         event: What happened and where, without advice and without a final period.
         redo: Verbs of the steps to rerun, in order. Empty: no step makes the record again.
-        expected: Expected value, if two values were compared.
-        found: Value that was found instead.
         reader: The caller only reads releases, and cannot rerun steps.
         outcome_known: False: the release may have been published nevertheless.
         standing: Sentence about the current release, which follows the advice. Empty: none.
@@ -153,8 +151,6 @@ class PublicationRefused(PrivacyAssetsError, RuntimeError):
     event: str
     _: KW_ONLY
     redo: tuple[str, ...] = ()
-    expected: object = None
-    found: object = None
     reader: bool = False
     outcome_known: bool = True
     standing: str = ""

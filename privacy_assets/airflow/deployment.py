@@ -378,7 +378,7 @@ class AirflowTable:
             when = when or (None if key else asked.get("data_interval_start") or asked.get("logical_date"))
             key = self.partitions.of(when) if isinstance(when, datetime) else key
         if not isinstance(key, str):
-            raise WrongTarget(f"table {self.resolved.name} has partitions, and this run has none", found=key)
+            raise WrongTarget(f"table {self.resolved.name} has partitions, and this run has none")
         return ReleaseTarget(self.resolved.name, self.partitions.check(key))
 
     def stored(self, context: Context, say: Callable[[str], Any]) -> StoredRun:

@@ -44,7 +44,8 @@ def _prune(options: argparse.Namespace) -> int:
     from privacy_assets.gate.gate import Gate
     from privacy_assets.gate.keys import SIGNING_VARIABLE, SigningKey
     from privacy_assets.gate.running import Lease
-    from privacy_assets.infra.files import check_private
+    from privacy_assets.gate.statements import ReleaseTarget, quoted
+    from privacy_assets.infra.files import check_private, names
 
     table, settings = options.table, deployment_settings(options)
     if options.keep < 1:
@@ -55,7 +56,8 @@ def _prune(options: argparse.Namespace) -> int:
     key = SigningKey(settings.signing_key_file(), SIGNING_VARIABLE, settings.trusted())
     key.check()
     gate = Gate(settings.release_folder(), private, key, b"")
-    if not (targets := gate.targets(table)):
+    made = (ReleaseTarget.of_parts(quoted(table), part) for part in names(private / "snapshots" / quoted(table)))
+    if not (targets := sorted({*gate.store.targets(table), *made}, key=str)):
         known = {target.table for target in gate.store.targets()}
         raise ConfigError(f"there is no table {safe_repr(table)} in {private}.{did_you_mean(table, known)}")
     try:

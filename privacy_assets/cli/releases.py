@@ -112,7 +112,7 @@ def _release_json(state: ReleaseState) -> dict[str, Any]:
     stated = state.stated
     return {
         "id": state.release.id,
-        "published_at": state.release.published_at,
+        "published_at": f"{state.release.time:%Y-%m-%d %H:%M:%S}",
         "current": state.current,
         "state": "damaged" if state.damage else "whole",
         "damage": state.damage,
@@ -144,7 +144,7 @@ def _row(state: ReleaseState) -> tuple[str, ...]:
     if stated:
         facts = (clean(title_of(stated.policy), 40), stated.keyid[:_SHORT], number(stated.rows))
     current, whole = "current" if state.current else "", "damaged" if state.damage else "whole"
-    return (release.id, release.published_at, current, *facts, release.id[-_SHORT:], whole)
+    return (release.id, f"{release.time:%Y-%m-%d %H:%M:%S}", current, *facts, release.id[-_SHORT:], whole)
 
 
 def _advice(state: ReleaseState) -> str:
@@ -176,7 +176,8 @@ def _move(
         else:
             gate.roll_back(target, name)
     except PublicationRefused as error:
-        effect = "nothing changed" if outcome_known(error) else "but it may have taken effect"
+        certain = outcome_known(error) and not options.withdraw  # which is recorded first
+        effect = "nothing changed" if certain else "but it may have taken effect"
         sys.stderr.write(f"privacy-assets: refused, {effect}: {with_advice(error)}\n")
         return NO
     after = current_id(store, target, settings.trusted())[0]

@@ -39,15 +39,15 @@ def target_of(context: Context, table: DagsterTable) -> ReleaseTarget:
     definition, where = table.partitions_def, f"table {table.name}"
     if definition is None:
         if asked:
-            raise WrongTarget(f"{where} has no partitions, and the tags of this run name one", found=asked)
+            raise WrongTarget(f"{where} has no partitions, and the tags of this run name one")
         return ReleaseTarget(table.name)
     key = asked.get(_KEY)
     if key is None:
-        raise WrongTarget(f"{where} has partitions, and the tags of this run do not name exactly one", found=asked)
+        raise WrongTarget(f"{where} has partitions, and the tags of this run do not name exactly one")
     with dg.partition_loading_context(dynamic_partitions_store=context.instance):
         known = definition.has_partition_key(key)
     if not known or not asked.items() <= definition.get_tags_for_partition_key(key).items():
-        raise WrongTarget(f"{where}: there is no such partition as the tags of this run name", found=asked)
+        raise WrongTarget(f"{where}: there is no such partition as the tags of this run name")
     check_key(key)
     return ReleaseTarget(table.name, key)
 

@@ -345,7 +345,7 @@ def _as_wanted(value: Any, wanted: Any, key: dg.AssetKey, partition: str | None,
         )
         if readable is None or target != expected:
             text = f"{_name_of(key, partition)}: this is the record of a release of {target}"
-            raise WrongTarget(text, expected=expected, found=target, redo=("publish",))
+            raise WrongTarget(text, redo=("publish",))
         value = read_published(readable.releases, target.table, target.partition, trusted_keys=readable.trusted_keys)
     return _converted(value, wanted, _name_of(key, partition)) if isinstance(value, pd.DataFrame) else value
 

@@ -249,9 +249,8 @@ class Gate:
             Body of the record, and the snapshot of the synthetic table.
         """
         found = self._opened(sealed, "prepared", target)
-        if (engine := found.body.get("engine_version")) != ENGINE_VERSION:
-            text = "the tables were prepared by another engine"
-            raise OutOfDate(text, expected=ENGINE_VERSION, found=engine, redo=("prepare",))
+        if found.body.get("engine_version") != ENGINE_VERSION:
+            raise OutOfDate("the tables were prepared by another engine", redo=("prepare",))
         if found.body.get("setup") != to_jsonable(setup):
             raise OutOfDate("the tables were split or read under other settings", redo=("split", "prepare"))
         if found.body.get("digest") != digest:
@@ -349,7 +348,7 @@ class Gate:
         remembered = state.failures(policy, snapshot.content, self._part(snapshot.target, setup))
         attempt = self.attempt(snapshot)
         verdict = policy.judge(results, attempt)
-        bodies = [self._opened(sealed, "result", snapshot.target).body for sealed in scores.values()]
+        ledgers = [self._opened(one, "result", snapshot.target).body.get("ledger") for one in scores.values()]
         kept = {name: self._keep(sealed, snapshot.target) for name, sealed in scores.items() if name in policy.metrics}
         stated = Attestation(
             target=snapshot.target,
@@ -362,7 +361,7 @@ class Gate:
             remembered=remembered,
             results=kept,
             inputs=inputs,
-            ledger=max((str(body.get("ledger", "")) for body in bodies), default=""),
+            ledger=max(filter(None, ledgers), default=""),
             setup=to_jsonable(setup),
             attempt=attempt,
             rows=snapshot.rows,
@@ -465,10 +464,10 @@ class Gate:
         check_policy(stated, policy, setup)
         check_verdict(stated.policy_verdict(), stated.remembered)
         if (taken.sha256, taken.content) != (stated.sha256, stated.content):
-            text, redo = "the attestation belongs to another synthetic table", ("attest",)
-            raise OutOfDate(text, expected=taken.sha256, found=stated.sha256, redo=redo)
+            raise OutOfDate("the attestation belongs to another synthetic table", redo=("attest",))
         check_verdict(policy.judge(self._kept(stated, taken), stated.attempt), stated.remembered)
         self._check_latest(sealed, target, "attestation")
+        self.store.check_ids(target)
         ids = [release.id for release in self.store.history(target)]
 
         def make(state: LogState) -> Facts | None:
@@ -656,13 +655,9 @@ class Gate:
         except (InputError, PublicationRefused):
             current = True  # readers cannot load the table either
         pointer, still = self._recorded(target, "withdrawal", lambda _: facts)
-        try:
-            if current:
-                self.store.point(target, "", pointer, still)
-            self.store.remove(target, [release])
-        except PublicationRefused as error:
-            error.outcome_known = False
-            raise
+        if current:
+            self.store.point(target, "", pointer, still)
+        self.store.remove(target, [release])
         return current
 
     def prune(self, target: ReleaseTarget, keep: int, days: float, *, dry_run: bool = False) -> list[str]:
@@ -685,12 +680,11 @@ class Gate:
             PublicationRefused: If a store cannot be read or written, or the current release cannot be determined.
         """
         self.check_places()
-        history, now = self.store.history(target), dt.datetime.now(dt.UTC)
+        history, since = self.store.history(target), dt.datetime.now(dt.UTC) - dt.timedelta(days=days)
         try:
             current = self.store.pointer(target, self.key.trusted).release
         except InputError:
             current = ""
-        since = now - dt.timedelta(days=days)
         kept = [*history[-keep:], *(one for one in history if one.id == current or one.time >= since)]
         old = [release for release in history if release not in kept]
         latest = records(target.below(self.private / "latest"), "latest records", "attestation").get("attestation", b"")
@@ -713,12 +707,6 @@ class Gate:
             for path in unused:
                 path.unlink(missing_ok=True)
         return found
-
-    def targets(self, table: str) -> list[ReleaseTarget]:
-        """Return each partition of ``table`` with a release or a synthetic table, in order."""
-        folder = self.private / "snapshots" / quoted(table)
-        made = (ReleaseTarget.of_parts(quoted(table), part) for part in names(folder))
-        return sorted({*self.store.targets(table), *made}, key=str)
 
     def _found(self, target: ReleaseTarget, name: str) -> Release:
         """Return the release ``name``, if this is the private folder of its publisher."""
@@ -751,8 +739,7 @@ class Gate:
 
     def _opened(self, sealed: SignedRecord, kind: RecordKind, target: ReleaseTarget) -> Statement:
         if sealed.kind != kind:
-            text = f"expected a signed {kind}, got a signed {sealed.kind}"
-            raise NotTrusted(text, expected=kind, found=sealed.kind, redo=redo_of(kind))
+            raise NotTrusted(f"expected a signed {kind}, got a signed {sealed.kind}", redo=redo_of(kind))
         statement = unseal(sealed, self.key.trusted)
         check_target(statement.target, target, kind)
         return statement

@@ -5,7 +5,6 @@ A run with other settings is rejected until a user accepts the difference.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -62,11 +61,6 @@ class Locks:
     private: Location
     key: SigningKey
 
-    @property
-    def log(self) -> Log:
-        """Logs of the tables. Until its first verdict, a table has no binding lock."""
-        return Log(self.private, self.key)
-
     def check(
         self,
         table: str,
@@ -96,11 +90,10 @@ class Locks:
             LockDiffers: If the run differs from the lock. The proposed lock is stored, unsigned.
             TableStopped: If the table is stopped.
         """
-        state = self.log.state(table)
-        proposed = entries_of(policy, setup)
+        state, proposed = Log(self.private, self.key).state(table), entries_of(policy, setup)
         lines, locked = self.difference(table, proposed), self._entries(table).get("columns")
         contract = locked if columns is None else columns
-        replaces = new and not state.judged
+        replaces = new and not (state.verdicts or state.first)
         if contract and (replaces or not lines):  # after other changes, the lock gets the contract of the next run
             proposed["columns"] = dict(contract)
             lines = self.difference(table, proposed) if locked else []
@@ -116,7 +109,8 @@ class Locks:
 
         Until the first verdict, each run makes a new contract.
         """
-        return dict(self._entries(table).get("columns", {})) if self.log.state(table).judged else {}
+        state = Log(self.private, self.key).state(table)
+        return dict(self._entries(table).get("columns", {})) if state.verdicts or state.first else {}
 
     def published_values(self, table: str, min_holders: int, subject: str | None) -> dict[str, list[Any]]:
         """Return the values that releases of ``table`` may contain, by column.
@@ -134,13 +128,12 @@ class Locks:
         listed = {name: list(known) for name, known in values.items()}
         entries = {"min_holders": min_holders, "subject": subject, "values": listed}
         if self._entries(table, _VALUES) != entries:
-            target = ReleaseTarget(table)
-            put_atomic(self.file(table, _VALUES), self._sealed(target, {"entries": entries, "reason": ""}).data)
+            put_atomic(self.file(table, _VALUES), self._sealed(table, entries, ""))
 
     def sign(self, table: str, entries: Mapping[str, Any], why: str = "") -> None:
         """Sign ``entries`` as the lock of ``table`` unless they are in force, and remove the proposal of them."""
         if self.difference(table, entries):
-            put_atomic(self.file(table), self._sealed(ReleaseTarget(table), {"entries": entries, "reason": why}).data)
+            put_atomic(self.file(table), self._sealed(table, entries, why))
         if self._stored(table, PROPOSED) == json.dumps(entries, indent=2).encode():
             self.file(table, PROPOSED).unlink(missing_ok=True)
 
@@ -165,9 +158,8 @@ class Locks:
     def _stored(self, table: str, suffix: str = ".json") -> bytes:
         return records(self.private / "locks", f"lock of {table}", name := f"{quoted(table)}{suffix}").get(name, b"")
 
-    def _sealed(self, target: ReleaseTarget, body: Mapping[str, Any]) -> SignedRecord:
-        digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
-        return seal(Statement("lock", target, digest, body), self.key)
+    def _sealed(self, table: str, entries: Mapping[str, Any], why: str) -> bytes:
+        return seal(Statement("lock", ReleaseTarget(table), "", {"entries": entries, "reason": why}), self.key).data
 
     def file(self, table: str, suffix: str = ".json") -> Location:
         """Return the path of the lock of ``table``, or with another suffix of its proposal or its published values."""

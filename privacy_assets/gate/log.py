@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -20,7 +19,6 @@ from typing import Any
 from privacy_assets.errors import NotTrusted, PublicationRefused, StoreUnavailable, TableStopped
 from privacy_assets.gate.keys import SigningKey
 from privacy_assets.gate.statements import (
-    RecordKind,
     ReleaseTarget,
     SignedRecord,
     Statement,
@@ -39,7 +37,6 @@ LAST, MOST = 7, 3  # a table is stopped if more than MOST of the last LAST verdi
 _KEPT = 200  # latest verdicts that are kept
 GRADES = ("", "not_assessable", "pass", "fail")  # a further verdict on the same rows is recorded if it is higher
 _STATE, _WHAT = "state", "log of a table"
-_READS = 3  # a list of files that are created meanwhile can have gaps
 _TRIES = 1000  # maximum number of attempts if other processes take the next number
 _SIDES = ("statistic", "bound", "at_most", "at_least")
 _STRICTNESS = ("significant", "value", "conservative")  # the last exceeds a limit whenever an earlier one does
@@ -143,11 +140,6 @@ class LogState:
                 return LogState.of({**body["state"], "number": body["number"], "head": head})
         return state
 
-    @property
-    def judged(self) -> bool:
-        """Whether the table has a verdict or an acceptance, so that its lock is binding."""
-        return bool(self.verdicts or self.first)
-
     def next_attempt(self, part: str) -> int:
         """Return the number of the next publication attempt of a partition.
 
@@ -198,6 +190,8 @@ class LogState:
 
 
 Facts = Mapping[str, Any]
+Make = Callable[[LogState], Facts | None]
+Read = Callable[[str], LogState]
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,14 +212,13 @@ class Log:
 
     def state(self, table: str) -> LogState:
         """Return what the log of ``table`` adds up to."""
-        for _ in range(_READS):
+        for _ in range(3):  # a list of files that are created meanwhile can have gaps
             state, problem = self._read(table)
             if not problem:
                 return state
-        text = f"{problem} of the log of {table} is missing, or not signed by a trusted key"
-        raise TableStopped(text, table=table)
+        raise TableStopped(f"{problem} of the log of {table} is missing, or not signed by a trusted key", table=table)
 
-    def append(self, target: ReleaseTarget, event: str, make: Callable[[LogState], Facts | None]) -> LogState:
+    def append(self, target: ReleaseTarget, event: str, make: Make, read: Read | None = None) -> LogState:
         """Append one entry.
 
         Args:
@@ -233,15 +226,16 @@ class Log:
             event: Kind of the entry.
             make: Returns the facts of the entry in the given state, or None for no entry. No other entry can come in
                 between, because the next number is created once. Called again if another process takes it.
+            read: Reads the state of a table. None: :meth:`state`.
 
         Returns:
             The state after the entry, or the current one if there is no entry.
         """
         for _ in range(_TRIES):
-            state = self.state(target.table)
+            state = (read or self.state)(target.table)
             if (facts := make(state)) is None:
                 return state
-            if after := self._create(target, state, state.number + 1, {"event": event, **facts}):
+            if after := self._create(target, state, {"event": event, **facts}):
                 return after
         raise StoreUnavailable(f"{self._folder(target.table)}: too many processes write entries at the same time")
 
@@ -260,15 +254,14 @@ class Log:
             lost: Fields of the state to replace, for what the log or the private folder has lost.
             failed: Number of lost releases, which count as failed verdicts, at most ``MOST``.
         """
-        for _ in range(_TRIES):
-            state = self.believed(table)
-            number = 1 + max([state.number, *self._numbers(table)])
+
+        def make(state: LogState) -> Facts:
+            number = state.number + 1
             recent = tuple((f"lost {number} {one}", "fail", "") for one in range(min(failed, MOST)))
             accepted = asdict(replace(state, first=number, recent=recent, **lost))
-            facts = {"event": "accept", "reason": why, "lost": len(recent), "state": accepted}
-            if self._create(ReleaseTarget(table), state, number, facts):
-                return
-        raise StoreUnavailable(f"{self._folder(table)}: too many processes write entries at the same time")
+            return {"reason": why, "lost": len(recent), "state": accepted}
+
+        self.append(ReleaseTarget(table), "accept", make, self.believed)
 
     def entries(self, table: str) -> Iterator[tuple[int, Statement | None, str]]:
         """Yield number, statement and problem of each entry, after verifying signature and chain of all of them.
@@ -327,20 +320,21 @@ class Log:
             raise NotTrusted("the entry belongs to another log or number")
         return entry
 
-    def _create(self, target: ReleaseTarget, before: LogState, number: int, facts: Facts) -> LogState | None:
+    def _create(self, target: ReleaseTarget, before: LogState, facts: Facts) -> LogState | None:
         """Create the entry and store the state after it, or return None if the number was taken."""
         at = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-        body = {"number": number, "before": before.head, "at": at, "engine": ENGINE_VERSION, **facts}
-        entry, folder = self._sealed("entry", target, body), self._folder(target.table)
+        body = {"number": before.number + 1, "before": before.head, "at": at, "engine": ENGINE_VERSION, **facts}
+        entry, folder = Statement("entry", target, "", body), self._folder(target.table)
+        data = seal(entry, self.key).data
         try:
-            if not create_once(private_folder(folder) / _name(number), entry.data):
+            if not create_once(private_folder(folder) / _name(before.number + 1), data):
                 return None
         except OSError as error:
             raise StoreUnavailable.of(f"the log cannot be written ({reason(error)})", error, folder) from None
-        head = hashlib.sha256(entry.data).hexdigest()
-        state = before.after(Statement("entry", target, "", body), head)
+        state = before.after(entry, hashlib.sha256(data).hexdigest())
         with suppress(OSError):  # the state is the sum of the entries, so without it a reader adds them up
-            put_atomic(folder / _STATE, self._sealed("state", ReleaseTarget(target.table), asdict(state)).data)
+            stored = seal(Statement("state", ReleaseTarget(target.table), "", asdict(state)), self.key)
+            put_atomic(folder / _STATE, stored.data)
         return state
 
     def _stored(self, table: str) -> LogState:
@@ -363,10 +357,6 @@ class Log:
 
     def _data(self, table: str, number: int) -> bytes:
         return records(self._folder(table), _WHAT, _name(number)).get(_name(number), b"")
-
-    def _sealed(self, kind: RecordKind, target: ReleaseTarget, body: Facts) -> SignedRecord:
-        digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
-        return seal(Statement(kind, target, digest, body), self.key)
 
     def _folder(self, table: str) -> Location:
         return self.private / "log" / quoted(table)

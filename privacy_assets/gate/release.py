@@ -60,11 +60,6 @@ class Release:
         """Time of publication (UTC), from the id."""
         return _moment(self.id).replace(tzinfo=dt.UTC)
 
-    @property
-    def published_at(self) -> str:
-        """Text of :attr:`time`."""
-        return _moment(self.id).isoformat(sep=" ", timespec="seconds")
-
     def is_of(self, sha256: str, attestation: bytes) -> bool:
         """Return True if the release has this file hash and this attestation."""
         try:
@@ -94,7 +89,7 @@ class Release:
             raise
         if stated.verdict != "pass":
             text = f"the attestation of release {self.id} has verdict {stated.verdict!r}"
-            raise Damaged(text, path=str(self.folder), expected="pass", found=stated.verdict, remove=True)
+            raise Damaged(text, path=str(self.folder), remove=True)
         return stated
 
 
@@ -146,7 +141,7 @@ class Pointer:
         """Return the signed bytes. The token makes the bytes of two writers differ."""
         at = self.at.isoformat(timespec="seconds")
         body = {"release": self.release, "number": self.number, "at": at, "token": secrets.token_hex(8)}
-        return seal(Statement("pointer", target, hashlib.sha256(self.release.encode()).hexdigest(), body), key).data
+        return seal(Statement("pointer", target, "", body), key).data
 
     @classmethod
     def opened(cls, data: bytes, target: ReleaseTarget, trusted: TrustedKeys, where: Location) -> Pointer:
@@ -234,8 +229,7 @@ def copy_judged(source: Location, writer: BinaryIO, sha256: str) -> None:
             digest.update(block)
             writer.write(block)
     if digest.hexdigest() != sha256:
-        text = "the synthetic table changed after it was evaluated"
-        raise Damaged(text, path=str(source), expected=sha256, found=digest.hexdigest(), redo=("sample",))
+        raise Damaged("the synthetic table changed after it was evaluated", path=str(source), redo=("sample",))
 
 
 def hash_file(path: Location, below: Location | None = None) -> str:

@@ -13,7 +13,6 @@ from privacy_assets.gate.release import (
     Release,
     Sealing,
     check_forward,
-    check_id,
     copy_judged,
     has_form,
     hash_file,
@@ -51,8 +50,6 @@ def add(
     with _locked(folder) as place:
         still()
         current, known = _current(folder), ids(folder)
-        for name in known:
-            check_id(name, folder / "releases" / name)
         release = _same(folder, known, attestation, sha256)
         if release is None:
             name = new_id(sha256, max(current, *known, ""))

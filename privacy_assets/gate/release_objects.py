@@ -59,8 +59,6 @@ def add(
             is False after the upload, because readers may see the release then.
         OSError: If the store fails.
     """
-    for known in ids(folder):
-        check_id(known, folder.joinpath("releases", known))
     name = _claimed(folder, sha256, attestation)
     place = folder.joinpath("releases", name)
     table, envelope = place / TABLE_FILE, place / ATTESTATION_FILE

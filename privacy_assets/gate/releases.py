@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -22,8 +23,10 @@ from privacy_assets.gate.release import (
     Pointer,
     Release,
     Sealing,
+    check_id,
     hash_file,
     is_id,
+    pointed,
 )
 from privacy_assets.gate.release_disk import POINTER
 from privacy_assets.gate.snapshot import read_hashed
@@ -123,6 +126,14 @@ class ReleaseStore:
             text = f"the release could not be written ({reason(error)}); nothing changed"
             raise StoreUnavailable.of(text, error) from None
         return release
+
+    def check_ids(self, target: ReleaseTarget) -> None:
+        """Raise Damaged if the pointer or a release folder has an id that is invalid or in the future."""
+        folder = target.below(self.root)
+        with suppress(FileNotFoundError):
+            pointed(*self._kind.pointer(folder))
+        for name in self._kind.ids(folder):
+            check_id(name, folder.joinpath("releases", name))
 
     def point(self, target: ReleaseTarget, name: str, pointer: Sealing, still: Callable[[], None]) -> None:
         """Make the release ``name`` current, forwards or back. "": none. For the functions see :meth:`add`."""
@@ -246,9 +257,6 @@ def check_bytes(path: Location, sha256: str, below: Location | None = None) -> N
     try:
         found = hash_file(path, below)
     except OSError as error:
-        text = f"{path} cannot be read ({error.strerror})"
-        raise StoreUnavailable(text, path=str(path), errno=error.errno) from None
+        raise StoreUnavailable(f"{path} cannot be read ({error.strerror})", path=str(path), errno=error.errno) from None
     if found != sha256:
-        raise Damaged(
-            f"{path} does not contain the bytes that were evaluated", path=str(path), expected=sha256, found=found
-        )
+        raise Damaged(f"{path} does not contain the bytes that were evaluated", path=str(path))

@@ -164,7 +164,7 @@ def open_parquet(data: bytes, name: str, rows: int | None = None) -> pq.ParquetF
     groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
     declared = sum(group.num_rows for group in groups)
     if rows not in (None, declared) or file.metadata.num_rows != declared:
-        raise Damaged(f"{name} declares {declared} rows, expected {rows}", path=name, expected=rows, found=declared)
+        raise Damaged(f"{name} declares {declared} rows, expected {rows}", path=name)
     columns = [group.column(number) for group in groups for number in range(group.num_columns)]
     if sum(column.total_uncompressed_size for column in columns) > _LARGEST_RATIO * len(data):
         raise Damaged(f"{name} declares more than {_LARGEST_RATIO} times its size, uncompressed", path=name)

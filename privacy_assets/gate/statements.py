@@ -7,6 +7,7 @@ verified the signature of a trusted key.
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,9 +23,7 @@ from privacy_assets.infra.objects import Location, ObjectPath
 if TYPE_CHECKING:
     from securesystemslib.signer import SSlibKey
 
-RecordKind = Literal[
-    "split", "snapshot", "prepared", "result", "attestation", "lock", "entry", "state", "pointer"
-]  # fmt: skip
+RecordKind = Literal["split", "snapshot", "prepared", "result", "attestation", "lock", "entry", "state", "pointer"]
 KINDS: tuple[RecordKind, ...] = get_args(RecordKind)
 STATEMENT = "https://in-toto.io/Statement/v1"
 Root = TypeVar("Root", Path, ObjectPath, Location)
@@ -86,7 +85,7 @@ class Statement:
     Attributes:
         kind: Kind of the record.
         target: Table and partition.
-        sha256: SHA-256 of the file. In some kinds a keyed fingerprint or a digest of the body.
+        sha256: SHA-256 of the file. In some kinds a keyed fingerprint. Empty: :func:`seal` takes that of the body.
         body: Content, JSON serializable.
         keyid: Trusted key that signed it. Empty if not verified.
     """
@@ -122,9 +121,10 @@ def seal(statement: Statement, key: SigningKey) -> SignedRecord:
     """Sign a statement, or raise ConfigError if the signing key is not usable."""
     from securesystemslib.dsse import Envelope
 
+    digest = statement.sha256 or hashlib.sha256(_canonical(dict(statement.body))).hexdigest()
     content = {
         "_type": STATEMENT,
-        "subject": [{"name": f"{quoted(statement.target.table)}.parquet", "digest": {"sha256": statement.sha256}}],
+        "subject": [{"name": f"{quoted(statement.target.table)}.parquet", "digest": {"sha256": digest}}],
         "predicateType": _predicate_type(statement.kind),
         "predicate": {"table": statement.target.table, "partition": statement.target.partition, **statement.body},
     }
@@ -162,13 +162,12 @@ def unseal(sealed: SignedRecord, trusted: TrustedKeys | Mapping[str, SSlibKey]) 
             raise NotTrusted(f"the {sealed.kind} is not in the form that this version signs", redo=redo)
         (keyid,) = envelope.signatures
         if keyid not in keys:
-            text = f"the {sealed.kind} was signed by key {keyid[:12]}, which is not trusted"
-            raise NotTrusted(text, found=keyid, redo=redo)
+            raise NotTrusted(f"the {sealed.kind} was signed by key {keyid[:12]}, which is not trusted", redo=redo)
         envelope.verify([keys[keyid]], 1)
         return _statement(json.loads(envelope.payload), sealed.kind, keyid)
     except VerificationError:
         text = f"the signature of the {sealed.kind} is not valid: it was changed after it was signed"
-        raise NotTrusted(text, found=keyid, redo=redo) from None
+        raise NotTrusted(text, redo=redo) from None
     except (ValueError, KeyError, TypeError, AttributeError, FormatError, RecursionError):
         raise NotTrusted(f"the {sealed.kind} cannot be read as a signed statement", redo=redo) from None
 
@@ -189,7 +188,7 @@ def _statement(content: Mapping[str, Any], kind: RecordKind, keyid: str) -> Stat
     (subject,) = content["subject"]
     if content["_type"] != STATEMENT or content["predicateType"] != _predicate_type(kind):
         text = f"expected a signed {kind} of this version, got a statement of another kind or version"
-        raise NotTrusted(text, expected=_predicate_type(kind), found=content["predicateType"], redo=redo_of(kind))
+        raise NotTrusted(text, redo=redo_of(kind))
     body = dict(content["predicate"])
     target = ReleaseTarget(body.pop("table"), body.pop("partition"))
     return Statement(kind, target, subject["digest"]["sha256"], body, keyid)

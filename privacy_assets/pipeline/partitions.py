@@ -57,7 +57,7 @@ class KeyPartitions:
             WrongTarget: If it is unknown, because it would have no record of earlier failures.
         """
         if key not in self.keys:
-            raise WrongTarget(f"there is no partition {safe_repr(key)}", expected=self.keys, found=key)
+            raise WrongTarget(f"there is no partition {safe_repr(key)}")
         return key
 
     def window(self, key: str) -> None:
@@ -121,9 +121,9 @@ class TimePartitions:
         if start is None or start < self.first:
             example = self.first.strftime(_FORMATS[self.every])
             text = f"there is no partition {safe_repr(key)}; the first one is {example}"
-            raise WrongTarget(text, expected=example, found=key)
+            raise WrongTarget(text)
         if self._after(start) > datetime.now(UTC):
-            raise WrongTarget(f"the {self.every} of partition {key} has not ended", found=key)
+            raise WrongTarget(f"the {self.every} of partition {key} has not ended")
         return key
 
     def window(self, key: str) -> tuple[datetime, datetime]:
@@ -137,7 +137,7 @@ class TimePartitions:
         """
         start = self._start(key)
         if start is None:
-            raise WrongTarget(f"there is no partition {safe_repr(key)}", found=key)
+            raise WrongTarget(f"there is no partition {safe_repr(key)}")
         return start, self._after(start)
 
     def _start(self, key: str) -> datetime | None:

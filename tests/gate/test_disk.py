@@ -79,7 +79,7 @@ def test_a_release_is_complete_and_not_writable_and_its_id_says_when_and_what(re
     assert {path.name for path in folder.iterdir()} == {"releases", POINTER, ".lock"}
     assert ready.gate.store.pointer(PLACE, ready.gate.key.trusted).release == release.id
     assert release.id.endswith(ready.snapshot.sha256[:12])
-    said, stated = pd.Timestamp(release.published_at, tz="UTC"), pd.Timestamp(ready.stated.made_at)
+    said, stated = pd.Timestamp(release.time), pd.Timestamp(ready.stated.made_at)
     assert pd.Timedelta(seconds=-1) <= said - stated < pd.Timedelta(minutes=10)
 
 

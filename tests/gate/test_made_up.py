@@ -176,7 +176,7 @@ def test_a_table_that_declares_too_much_is_not_decompressed(tmp_path: Path) -> N
     with refused(Damaged, path="table.parquet"):
         open_parquet(bomb, "table.parquet", 8_000_000)
     small = parquet(pd.DataFrame({"number": [1, 2]}))
-    with refused(Damaged, expected=3, found=2):
+    with refused(Damaged):
         open_parquet(small, "table.parquet", 3)
     with refused(Damaged, path="table.parquet"):
         open_parquet(b"PAR1", "table.parquet")
@@ -188,6 +188,6 @@ def test_a_signed_table_with_another_number_of_rows_is_not_read(tmp_path: Path) 
     part = chain(gate)
     wrong = part.restated(rows=part.stated.rows + 1)
     gate.store.add(PLACE, part.snapshot.path, part.snapshot.sha256, wrong.data, pointing(gate), lambda: None)
-    with refused(Damaged, expected=4, found=3):
+    with refused(Damaged):
         read(gate)
     assert hashlib.sha256(part.snapshot.path.read_bytes()).hexdigest() == part.snapshot.sha256
