@@ -249,7 +249,7 @@ MUTATIONS = [
     ),
     Mutation(
         "two runs of a table at the same time",
-        "gate/running.py", 'and not ended(run := found["run"]):', 'and not (run := found["run"]):',
+        "pipeline/running.py", 'and not ended(run := found["run"]):', 'and not (run := found["run"]):',
         ("gate/test_running.py",),
     ),
     Mutation(
@@ -324,7 +324,7 @@ MUTATIONS = [
     ),
     Mutation(
         "attempts are not counted",
-        "gate/log.py", "tries = self.tries + 1", "tries = 1",
+        "gate/log.py", "return 1 + sum(content not in released", "return 1 + 0 * sum(content not in released",
         ("gate/test_log.py",),
     ),
     # --- redaction ---

@@ -43,9 +43,9 @@ def add_prune(commands: Commands) -> None:
 def _prune(options: argparse.Namespace) -> int:
     from privacy_assets.gate.gate import Gate
     from privacy_assets.gate.keys import SIGNING_VARIABLE, SigningKey
-    from privacy_assets.gate.running import Lease
     from privacy_assets.gate.statements import ReleaseTarget, quoted
     from privacy_assets.infra.files import check_private, names
+    from privacy_assets.pipeline.running import Lease
 
     table, settings = options.table, deployment_settings(options)
     if options.keep < 1:

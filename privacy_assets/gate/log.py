@@ -34,7 +34,6 @@ from privacy_assets.policy import Limit, LimitOutcome, Policy
 from privacy_assets.version import ENGINE_VERSION
 
 LAST, MOST = 7, 3  # a table is stopped if more than MOST of the last LAST verdicts, of all or one part, are "fail"
-_KEPT = 200  # latest verdicts that are kept
 GRADES = ("", "not_assessable", "pass", "fail")  # a further verdict on the same rows is recorded if it is higher
 _STATE, _WHAT = "state", "log of a table"
 _TRIES = 1000  # maximum number of attempts if other processes take the next number
@@ -124,7 +123,7 @@ class LogState:
                 recent = [one for one in self.recent if one[0] != content]
                 recent += [(content, body["status"], part)] if body["status"] != "not_assessable" else []
                 failed = ({"content": content, "part": part, **limit} for limit in body["failed"])
-                return replace(state, verdicts=known, recent=tuple(recent[-_KEPT:]), failed=(*self.failed, *failed))
+                return replace(state, verdicts=known, recent=tuple(recent[-200:]), failed=(*self.failed, *failed))
             case "release" | "rollback":
                 shown = Shown(part, body["number"], body["sha256"], content)
                 moves = {**self.moves, part: self.moves.get(part, 0) + 1}

@@ -32,7 +32,6 @@ from privacy_assets.gate.attestation import Attestation, refusal
 from privacy_assets.gate.deployment import Deployment
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.releases import Release
-from privacy_assets.gate.running import Lease
 from privacy_assets.gate.snapshot import Snapshot, read_hashed, read_snapshot
 from privacy_assets.gate.statements import ReleaseTarget, SignedRecord
 from privacy_assets.infra.objects import Location
@@ -44,6 +43,7 @@ from privacy_assets.metrics.ledger import Ledger
 from privacy_assets.metrics.registry import metrics_reading
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.row_sources import Window, source_table, user_splits, user_synthetic
+from privacy_assets.pipeline.running import Lease
 from privacy_assets.pipeline.training import (
     Sampled,
     Trained,

@@ -14,7 +14,7 @@ from standins import people_table, refusal, run
 from privacy_assets import TableSpec
 from privacy_assets.dagster.context import has_ended, run_of
 from privacy_assets.dagster.table import resolve_dagster_table
-from privacy_assets.gate.running import Lease
+from privacy_assets.pipeline.running import Lease
 
 ROOT = Path(__file__).parents[2]
 ROOT_RUN = "dagster/root_run_id"

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from privacy_assets.errors import TableBusy, with_advice
-from privacy_assets.gate import running
-from privacy_assets.gate.running import SILENT, Lease
 from privacy_assets.infra import objects
 from privacy_assets.infra.objects import Location, ObjectPath
+from privacy_assets.pipeline import running
+from privacy_assets.pipeline.running import SILENT, Lease
 
 
 @pytest.fixture(params=["disk", "object store"])
@@ -154,7 +154,7 @@ def test_only_one_of_many_runs_gets_the_lock(private: Location) -> None:
 
 def test_a_killed_run_blocks_the_table_for_some_minutes_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from privacy_assets.gate.running import Lease\n"
+        "import sys, time; from pathlib import Path; from privacy_assets.pipeline.running import Lease\n"
         f"with Lease(Path({str(tmp_path)!r}), 'patients', 'first').held(lambda run: False):\n"
         "    print('held', flush=True); time.sleep(60)"
     )
