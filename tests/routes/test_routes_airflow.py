@@ -58,7 +58,7 @@ def note(airflow: Airflow, name: str, dag: str, run: str, task: str) -> None:
 
 def values(airflow: Airflow, table: str, dag: str, run: str, step: str) -> Path:
     """Location of a step's value in a run."""
-    named = hashlib.sha256(f"{dag}\0{run}".encode()).hexdigest()[:16]
+    named = hashlib.sha256(f"{dag}/{run}".encode()).hexdigest()[:16]
     kept = "reports" if step == "attest" else "runs"  # a verdict is stored with its page
     return airflow.place / "deployment/private/values" / table / "_all" / kept / named / step
 
