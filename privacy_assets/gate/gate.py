@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import errno
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -71,6 +71,15 @@ from privacy_assets.version import ENGINE_VERSION
 _AT_ONCE = 8  # partitions read in parallel
 
 
+@contextmanager
+def _reporting() -> Iterator[None]:
+    """Raise StoreUnavailable for errors of a disk or store that are not handled otherwise. A decorator."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreUnavailable.of(f"{reason(error)}; nothing changed", error) from None
+
+
 @dataclass(frozen=True)
 class Gate:
     """Signing, verification and publication of synthetic tables.
@@ -111,10 +120,11 @@ class Gate:
         independent of training rows, settings, partition and generator.
         """
 
-        def make(state: LogState) -> Facts | None:
-            return None if snapshot.content in dict(state.attempts) else {"content": snapshot.content}
-
-        return dict(self.log.append(snapshot.target, "attempt", make).attempts)[snapshot.content]
+        rows = snapshot.content
+        done = self.log.append(
+            snapshot.target, "attempt", lambda state: None if rows in dict(state.attempts) else {"content": rows}
+        )
+        return dict(done.attempts)[rows]
 
     def _record_verdict(self, snapshot: Snapshot, status: str, outcomes: Iterable[LimitOutcome]) -> None:
         """Record a verdict, unless the log has one at least as bad with the same failed limits for these rows."""
@@ -424,6 +434,7 @@ class Gate:
         """Return the attestation of a signed record, which must belong to ``target``."""
         return Attestation.of(self._opened(sealed, "attestation", target))
 
+    @_reporting()
     def publish(
         self,
         sealed: SignedRecord,
@@ -590,6 +601,7 @@ class Gate:
         self._check_not_behind(table, state)
         self._check_ledger(table, state.ledger)
 
+    @_reporting()
     def roll_back(self, target: ReleaseTarget, name: str) -> Release:
         """Make an earlier release current, if it is intact and its rows have not failed since.
 
@@ -605,12 +617,6 @@ class Gate:
             ConfigError: If the private folder is not that of this table's publisher: without failure records, every
                 release would be accepted.
         """
-        try:
-            return self._rolled_back(target, name)
-        except OSError as error:
-            raise StoreUnavailable.of(f"{reason(error)}; nothing changed", error) from None
-
-    def _rolled_back(self, target: ReleaseTarget, name: str) -> Release:
         release = self._found(target, name)
         stated = release.opened(target, self.key.trusted)
         check_bytes(release.table, stated.sha256, release.root)
@@ -627,6 +633,7 @@ class Gate:
         self.store.point(target, name, *self._recorded(target, "rollback", make))
         return release
 
+    @_reporting()
     def withdraw(self, target: ReleaseTarget, name: str, why: str) -> bool:
         """Remove a release for good: it can neither be published nor made current again.
 
@@ -660,6 +667,7 @@ class Gate:
         self.store.remove(target, [release])
         return current
 
+    @_reporting()
     def prune(self, target: ReleaseTarget, keep: int, days: float, *, dry_run: bool = False) -> list[str]:
         """Remove old releases, and private files that no remaining release or attestation needs.
 

@@ -160,8 +160,6 @@ class ReleaseStore:
             return hashlib.sha256(self._kind.pointer(target.below(self.root))[0]).hexdigest()
         except FileNotFoundError:
             return None
-        except OSError as error:
-            raise StoreUnavailable.of(f"the pointer cannot be read ({reason(error)})", error, self.root) from None
 
     def current(self, target: ReleaseTarget, trusted: TrustedKeys) -> Release:
         """Return the release that the verified pointer names, or raise InputError if there is none."""
@@ -179,11 +177,8 @@ class ReleaseStore:
         return Release(name, target.below(self.root).joinpath("releases", name))
 
     def remove(self, target: ReleaseTarget, releases: Iterable[Release]) -> None:
-        """Remove the files of releases, which must not be current."""
-        try:
-            self._kind.remove(target.below(self.root), releases)
-        except OSError as error:
-            raise StoreUnavailable.of(f"a release could not be removed ({reason(error)})", error) from None
+        """Remove the files of releases, which must not be current. Errors of a disk or store are not converted."""
+        self._kind.remove(target.below(self.root), releases)
 
     def history(self, target: ReleaseTarget) -> list[Release]:
         """Return all releases of one table and partition, oldest first."""

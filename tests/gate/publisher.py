@@ -149,7 +149,7 @@ def order_to_publish(gate: Gate, root: Path, number: int) -> Order:
     def finish() -> None:
         sealed = part.sealed if number % 4 < 2 else again(part)  # the same record again, or a new one
         kept = part.publish(sealed=sealed)
-        assert shown(gate, target) == sealed.data
+        assert shown(gate, target) in (sealed.data, part.sealed.data)  # a current release is kept
         forget(gate, target, kept)
 
     line = f"publish {target.table} attestation snapshot"

@@ -174,17 +174,17 @@ def test_a_swap_before_a_call_that_changes_the_disk(tmp_path: Path, pattern: str
 def test_a_release_folder_that_every_user_may_write_to_is_refused(ready: Chain, bits: int) -> None:
     release, gate = ready.publish(), ready.gate
     later = chain(gate, 1)
-    for folder in (gate.releases, *list(release.folder.parents)[:3]):
-        usual = mode(folder)
-        folder.chmod(bits)
-        for act in (later.publish, lambda: gate.roll_back(PLACE, release.id)):
-            if folder.name == "releases" and folder != gate.releases and act != later.publish:
-                continue  # a rollback does not change it
+    places = [gate.releases, *list(release.folder.parents)[:3]]
+    back = [folder for folder in places if folder.name != "releases" or folder == gate.releases]  # others stay the same
+    for act, folders_of in ((later.publish, places), (lambda: gate.roll_back(PLACE, release.id), back)):
+        for folder in folders_of:
+            usual = mode(folder)
+            folder.chmod(bits)
             with pytest.raises(ConfigError, match=f"{folder}: every user may write .* Fix: chmod o-w {folder}"):
                 act()
-        assert len(read(gate)) == 3  # a reader verifies signatures
-        folder.chmod(usual)
-    later.publish()
+            assert len(read(gate)) == 3  # a reader verifies signatures
+            folder.chmod(usual)
+        act()
 
 
 def test_a_release_folder_that_a_group_may_write_to_works_and_logs_one_line(
@@ -238,13 +238,13 @@ def test_the_wait_for_a_lock_ends_and_names_the_process(
     release, later = ready.publish(), chain(ready.gate, 1)
     monkeypatch.setattr(folders, "LOCK_WAIT", 0.2)
     lock = PLACE.below(ready.gate.releases) / ".lock"
-    with held(lock) as process:
-        for act in (later.publish, lambda: ready.gate.roll_back(PLACE, release.id)):
+    for act in (later.publish, lambda: ready.gate.roll_back(PLACE, release.id)):
+        with held(lock) as process:
             with pytest.raises(PublicationRefused, match=f"{lock}: locked by process {process} ") as caught:
                 act()
             assert advice(caught.value).startswith("wait")
-        assert len(read(ready.gate)) == 3
-    later.publish()
+            assert len(read(ready.gate)) == 3
+        act()
     keys = tmp_path / "private" / ".keys.lock"
     with held(keys) as process, pytest.raises(ConfigError, match=f"{keys}: locked by process {process}"):
         rotate(ready.gate, tmp_path)
