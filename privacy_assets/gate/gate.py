@@ -121,10 +121,10 @@ class Gate:
         """
 
         rows = snapshot.content
-        done = self.log.append(
-            snapshot.target, "attempt", lambda state: None if rows in dict(state.attempts) else {"content": rows}
+        log = self.log.append(
+            snapshot.target, "attempt", lambda s: None if rows in dict(s.attempts) else {"content": rows}
         )
-        return dict(done.attempts)[rows]
+        return dict(log.attempts)[rows]
 
     def _record_verdict(self, snapshot: Snapshot, status: str, outcomes: Iterable[LimitOutcome]) -> None:
         """Record a verdict, unless the log has one at least as bad with the same failed limits for these rows."""
