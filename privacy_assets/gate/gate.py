@@ -120,11 +120,10 @@ class Gate:
         independent of training rows, settings, partition and generator.
         """
 
-        rows = snapshot.content
-        log = self.log.append(
-            snapshot.target, "attempt", lambda s: None if rows in dict(s.attempts) else {"content": rows}
-        )
-        return dict(log.attempts)[rows]
+        def make(state: LogState) -> Facts | None:
+            return None if snapshot.content in dict(state.attempts) else {"content": snapshot.content}
+
+        return dict(self.log.append(snapshot.target, "attempt", make).attempts)[snapshot.content]
 
     def _record_verdict(self, snapshot: Snapshot, status: str, outcomes: Iterable[LimitOutcome]) -> None:
         """Record a verdict, unless the log has one at least as bad with the same failed limits for these rows."""
