@@ -25,8 +25,7 @@ from privacy_assets.airflow import (
     privacy_gate,
     release_asset,
 )
-from privacy_assets.gate import running
-from privacy_assets.pipeline import steps
+from privacy_assets.pipeline import running, steps
 from privacy_assets.pipeline.spec import TableSpec
 from privacy_assets.pipeline.work import StepResult, TableRun
 
