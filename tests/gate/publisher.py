@@ -34,7 +34,7 @@ from typing import Any
 import pytest
 from gate_standins import PLACE, POLICY, SETUP, Chain, chain, in_bucket, make_gate, rows, shown
 
-from privacy_assets.errors import InputError, PublicationRefused, Superseded
+from privacy_assets.errors import InputError, PublicationRefused, StoreUnavailable, Superseded
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import first_key, rotate_key
 from privacy_assets.gate.release import is_id
@@ -67,13 +67,16 @@ def begun(gate: Gate, scenario: str, target: ReleaseTarget = PLACE) -> tuple[byt
 
     def work(gate: Gate) -> None:
         if scenario == "accept":
-            gate.accept(target.table, "tried")
-        elif scenario == "prune":
+            return gate.accept(target.table, "tried")
+        if scenario == "prune":
             gate.prune(target, 1, 0)
         else:
             with suppress(InputError):  # it was removed before this process died
                 gate.withdraw(target, release.id, "tried")
-        gate.store.remove(target, [])
+        try:
+            return gate.store.remove(target, [])
+        except OSError as error:
+            raise StoreUnavailable.of(f"{error.strerror}", error) from None
 
     return second.sealed.data, work, second.sealed.data
 

@@ -80,6 +80,7 @@ class Scene(Deployment):
 
     def __init__(self, folder: Path, scenario: str) -> None:
         super().__init__(folder)
+        self.removes = scenario in ("withdraw", "prune")  # a part of an old release may remain until the next operation
         self.before, self.work, self.after = begun(self.gate, scenario)
         self.changes = self.calls(self.work)
         self.writes = [at for at, name in enumerate(self.changes) if name == "write"]
@@ -143,9 +144,9 @@ def test_failure_of_every_call_that_changes_the_disk(scene: Scene, for_good: boo
                 refused, done = refused + 1, False
                 assert os.strerror(number) in str(error)
             assert shown(gate) == (scene.after if done else scene.before), (at, name)
-            assert name in ("unlink", "rmdir") or left_over(gate) == [], (at, name)
+            assert scene.removes or name in ("unlink", "rmdir") or left_over(gate) == [], (at, name)
             ends_well(gate, scene.work, scene.after)
-    assert refused > len(scene.changes) // 2
+    assert refused > len(scene.changes) // 3  # the state of the log is written again
 
 
 def test_a_disk_that_takes_a_part_of_what_is_written(scene: Scene) -> None:

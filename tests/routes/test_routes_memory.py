@@ -15,10 +15,10 @@ from standins import failures, independent, slow
 from privacy_assets import read_published
 from privacy_assets.cli.main import main
 from privacy_assets.errors import NotTrusted, PublicationRefused
-from privacy_assets.gate import gate as gates
 from privacy_assets.gate import release, release_disk
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import rotate_key
+from privacy_assets.gate.log import LogState
 from privacy_assets.gate.releases import default_trusted
 from privacy_assets.gate.statements import ReleaseTarget
 
@@ -72,7 +72,8 @@ def test_route_43_a_rollback_undone_by_the_same_bytes(world: World, monkeypatch:
 
     roll_back(world, "undone", first.id)
     with monkeypatch.context() as patch:
-        patch.setattr(gates, "check_not_replaced", lambda *_: None)
+        patch.setattr(LogState, "history", lambda *_: [])
+        patch.setattr(Gate, "_check_not_behind", lambda *_: None)
         assert world.run(newer).success
     assert not read(world, "undone").equals(kept)
 
@@ -109,9 +110,9 @@ def test_route_44_the_clock_is_set_back(world: World, monkeypatch: pytest.Monkey
         refused(world.run(older, "clock/published"), "clock", AGAIN)
         pd.testing.assert_frame_equal(read(world, "clock"), current)
         return
-    monkeypatch.setattr(gates, "check_not_replaced", lambda *_: None)
+    monkeypatch.setattr(LogState, "history", lambda *_: [])
+    monkeypatch.setattr(Gate, "_check_not_behind", lambda *_: None)
     monkeypatch.setattr(Gate, "_check_latest", lambda *_: None)
-    monkeypatch.setattr(Gate, "_is_current", lambda *_: True)
     assert world.run(older, "clock/published").success
     assert not read(world, "clock").equals(current)
 
@@ -176,6 +177,8 @@ def test_route_47_a_revoked_key(world: World) -> None:
     with pytest.raises(NotTrusted):
         first.opened(ReleaseTarget("revoked"), gate.key.trusted)
     refused(world.run(defs, "revoked/published"), "revoked", "not trusted")
-    assert "differs from the lock" in reason(world.run(defs), "revoked__split")  # it was signed by that key
+    assert "not signed by a trusted key" in reason(world.run(defs), "revoked__read")  # the log was signed by that key
+    accept(world, "revoked", "--reason", "a stranger had the key")
+    assert "differs from the lock" in reason(world.run(defs), "revoked__split")  # so was the lock
     accept(world, "revoked", "--reason", "a stranger had the key")
     assert world.run(defs).success  # all steps again, with the new key
