@@ -498,13 +498,14 @@ class Gate:
             release = self.store.add(target, taken.path, stated.sha256, sealed.data, pointer, still)
         else:
             self.store.point(target, release.id, pointer, still)
-        self._remove_ledgers(target.table, stated.ledger)
+        self._remove_ledgers(target.table)
         return release
 
-    def _remove_ledgers(self, table: str, kept: str) -> None:
+    def _remove_ledgers(self, table: str) -> None:
         """Remove all ledgers but the one after the last release. A failure leaves a file that the next call removes."""
-        with suppress(OSError):
-            for name in names(folder := self._ledgers(table)) if kept else ():
+        with suppress(OSError, PublicationRefused):
+            kept = self.log.state(table).ledger
+            for name in names(folder := self._ledgers(table)):
                 if name != f"{kept}.parquet" and not name.startswith("."):
                     (folder / name).unlink(missing_ok=True)
 

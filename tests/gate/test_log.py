@@ -447,6 +447,19 @@ def test_a_lost_ledger_stops_the_table_until_it_is_accepted(local: Gate) -> None
     assert [status for _, status, _ in local.log.state("patients").recent] == ["fail"] * 3
 
 
+def test_repeating_a_publication_keeps_the_ledger_of_a_later_release(local: Gate) -> None:
+    """A tick repeats the step `published` of one partition after another partition was released."""
+    parts = []
+    for target, ledger in ((MONDAY, b"one"), (ReleaseTarget("patients", "tuesday"), b"two")):
+        part = chain(local, len(parts), target=target)
+        score = local.sign_result(result(inputs={**INPUTS, "ledger": ""}), part.snapshot, [], ledger)
+        stated, sealed = local.attest(part.snapshot, POLICY, {"dcr": score}, INPUTS, METRICS, SETUP)
+        parts.append(replace(part, stated=stated, sealed=sealed))
+        parts[-1].publish()
+    parts[0].publish()
+    assert local.ledger("patients")[1] == b"two"
+
+
 def test_a_score_with_an_older_ledger_is_refused(local: Gate) -> None:
     first, second = chain(local, 1), chain(local, 2)
     parts = []
