@@ -261,7 +261,7 @@ class LockDiffers(PublicationRefused):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class TableStopped(PublicationRefused):
-    """A table is stopped until a user accepts it: it failed too often, or its log of verdicts is incomplete.
+    """A table is stopped until a user accepts it: it failed too often, or its log or ledger is incomplete.
 
     Attributes:
         table: Name of the table.

@@ -40,7 +40,7 @@ from privacy_assets.gate.attestation import (
 )
 from privacy_assets.gate.keys import SigningKey
 from privacy_assets.gate.lock import Locks
-from privacy_assets.gate.log import GRADES, MOST, Facts, Log, LogState, Shown, failed_limits
+from privacy_assets.gate.log import GRADES, MOST, Facts, Log, LogState, Make, Shown, failed_limits
 from privacy_assets.gate.release import Pointer, Sealing, replaced
 from privacy_assets.gate.releases import Release, ReleaseStore, check_bytes
 from privacy_assets.gate.snapshot import Snapshot, write_snapshot
@@ -114,10 +114,10 @@ class Gate:
         return Locks(self.private, self.key)
 
     def attempt(self, snapshot: Snapshot) -> int:
-        """Return the number of this publication attempt since the last release of the table, from 1, and count it.
+        """Return the number of this publication attempt, from 1, and count it; see :meth:`.LogState.next_attempt`.
 
         The same rows are the same attempt, independent of run, row order and file. Other rows are another attempt,
-        independent of training rows, settings, partition and generator.
+        independent of training rows, settings and generator.
         """
 
         def make(state: LogState) -> Facts | None:
@@ -509,9 +509,7 @@ class Gate:
                 if name != f"{kept}.parquet" and not name.startswith("."):
                     (folder / name).unlink(missing_ok=True)
 
-    def _recorded(
-        self, target: ReleaseTarget, event: str, make: Callable[[LogState], Facts | None]
-    ) -> tuple[Sealing, Callable[[], None]]:
+    def _recorded(self, target: ReleaseTarget, event: str, make: Make) -> tuple[Sealing, Callable[[], None]]:
         """Record an operation that moves the pointer of ``target``, before it happens.
 
         From then on it counts as done, because readers may see its result even if it fails. Repeating it completes it.
@@ -554,7 +552,7 @@ class Gate:
         def part(target: ReleaseTarget) -> tuple[int, list[Shown]]:
             known, found = {one.sha256[:12] for one in state.history(target)}, list[Shown]()
             for release in self.store.history(target):
-                with suppress(PublicationRefused):  # a release without a trusted signature is none
+                with suppress(PublicationRefused):  # a release without a trusted signature does not count
                     if release.id[-12:] not in known:
                         stated = release.opened(target, self.key.trusted)
                         found.append(Shown(target.part, 0, stated.sha256, stated.content))
@@ -698,7 +696,7 @@ class Gate:
         latest = records(target.below(self.private / "latest"), "latest records", "attestation").get("attestation", b"")
         needed = {one.sha256 for one in self.log.state(target.table).history(target)[-1:]}
         for data in [latest, *(one.envelope for one in kept)]:
-            if stated := unverified(SignedRecord("attestation", data)):  # whoever signed it, it only keeps more files
+            if stated := unverified(SignedRecord("attestation", data)):  # unverified: it only keeps more files
                 needed |= {stated.sha256, *map(str, dict(stated.body.get("results", {})).values())}
         unused = [
             folder / name

@@ -33,7 +33,7 @@ from privacy_assets.infra.objects import Location
 from privacy_assets.policy import Limit, LimitOutcome, Policy
 from privacy_assets.version import ENGINE_VERSION
 
-LAST, MOST = 7, 3  # a table is stopped if more than MOST of the last LAST verdicts, of all or one part, are "fail"
+LAST, MOST = 7, 3  # more than MOST "fail" in the last LAST verdicts of a table or partition stop the table
 GRADES = ("", "not_assessable", "pass", "fail")  # a further verdict on the same rows is recorded if it is higher
 _STATE, _WHAT = "state", "log of a table"
 _TRIES = 1000  # maximum number of attempts if other processes take the next number

@@ -33,6 +33,7 @@ from privacy_assets.policy import Limit, Policy
 from privacy_assets.stats.estimates import Estimate, MetricResult, to_jsonable
 from privacy_assets.tables.table import Table
 from privacy_assets.version import ENGINE_VERSION
+from tests.stores import new_bucket
 
 VARIABLE = "GATE_STANDINS_SIGNING_KEY"
 PLACE = ReleaseTarget("patients")
@@ -75,6 +76,15 @@ def in_bucket(gate: Gate, bucket: str) -> Gate:
     places: Any = {role: location(f"{bucket}/{role}") for role in ("releases", "private")}
     prepare(places)
     return replace(gate, **places)
+
+
+def in_either_place(request: pytest.FixtureRequest, root: Path) -> Gate:
+    """The gate below ``root`` for the parameter "disk" of a fixture, or with its data in a bucket for "objects"."""
+    made = make_gate(root)
+    if request.param == "disk":
+        return made
+    request.getfixturevalue("store")
+    return in_bucket(made, new_bucket())
 
 
 def result(high: float = PASSING, **changes: Any) -> MetricResult:

@@ -21,7 +21,7 @@ from gate_standins import (
     Behind,
     Chain,
     chain,
-    in_bucket,
+    in_either_place,
     make_gate,
     overwrite,
     read,
@@ -50,16 +50,11 @@ from privacy_assets.gate.releases import POINTER, Release, read_published
 from privacy_assets.gate.statements import ReleaseTarget
 from privacy_assets.infra.files import read_regular
 from privacy_assets.infra.objects import Location
-from tests.stores import new_bucket
 
 
 @pytest.fixture(params=["disk", pytest.param("objects", marks=pytest.mark.slow)])
 def gate(request: pytest.FixtureRequest, tmp_path: Path) -> Gate:
-    made = make_gate(tmp_path)
-    if request.param == "disk":
-        return made
-    request.getfixturevalue("store")
-    return in_bucket(made, new_bucket())
+    return in_either_place(request, tmp_path)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from gate_standins import (
     Chain,
     chain,
     events,
-    in_bucket,
+    in_either_place,
     lock,
     make_gate,
     read,
@@ -42,18 +42,13 @@ from privacy_assets.gate.lock import entries_of
 from privacy_assets.gate.log import LogState
 from privacy_assets.gate.statements import ReleaseTarget, SignedRecord, Statement, seal, unseal
 from privacy_assets.tables.table import Table
-from tests.stores import new_bucket
 
 MONDAY = ReleaseTarget("patients", "monday")
 
 
 @pytest.fixture(params=["disk", pytest.param("objects", marks=pytest.mark.slow)])
 def gate(request: pytest.FixtureRequest, tmp_path: Path) -> Gate:
-    made = make_gate(tmp_path)
-    if request.param == "disk":
-        return made
-    request.getfixturevalue("store")
-    return in_bucket(made, new_bucket())
+    return in_either_place(request, tmp_path)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from gate_standins import PLACE, Chain, chain, in_bucket, make_gate, overwrite, pointing, read, refused, shown
+from gate_standins import PLACE, Chain, chain, in_either_place, make_gate, overwrite, pointing, read, refused, shown
 
 from privacy_assets.errors import Damaged, NotTrusted, OutOfDate, PublicationRefused
 from privacy_assets.gate.gate import Gate
@@ -24,18 +24,13 @@ from privacy_assets.gate.releases import POINTER
 from privacy_assets.gate.snapshot import open_parquet
 from privacy_assets.gate.verification import verify_file
 from privacy_assets.infra.objects import Location
-from tests.stores import new_bucket
 
 END = "0123456789ab"
 
 
 @pytest.fixture(params=["disk", pytest.param("objects", marks=pytest.mark.slow)])
 def gate(request: pytest.FixtureRequest, tmp_path: Path) -> Gate:
-    made = make_gate(tmp_path)
-    if request.param == "disk":
-        return made
-    request.getfixturevalue("store")
-    return in_bucket(made, new_bucket())
+    return in_either_place(request, tmp_path)
 
 
 def ahead(**by: int) -> str:

@@ -34,8 +34,8 @@ PLACE = ReleaseTarget("drops")
 class Series:
     """A table of which 1 % of the people are exchanged each night. Sides depend on the person only.
 
-    The released rows are those of other people; with ``leak``, so many of them are replaced by rows of training people,
-    other people each night.
+    The released rows are rows of other people. ``leak`` of them are replaced by rows of training people, different ones
+    each night.
     """
 
     def __init__(self, folder: Path, leak: int) -> None:
