@@ -18,6 +18,7 @@ from gate_standins import (
     PLACE,
     POLICY,
     SETUP,
+    Chain,
     chain,
     in_bucket,
     make_gate,
@@ -156,14 +157,16 @@ def test_a_damaged_claim_is_refused_and_one_that_is_gone_is_found_again(gate: Ga
 
 
 def test_a_release_that_was_overtaken_before_it_was_whole_says_so(gate: Gate) -> None:
-    part = chain(gate)
+    part, other = chain(gate), chain(gate, 1)
     claimed = release_objects._claimed(PLACE.below(gate.releases), part.snapshot.sha256, part.sealed.data)
-    other = chain(gate, 1)
-    gate.store.add(
-        PLACE, other.snapshot.path, other.snapshot.sha256, other.sealed.data, pointing(gate, number=0), lambda: None
-    )
+
+    def add(one: Chain, number: int) -> None:
+        pointer = pointing(gate, number=number)
+        gate.store.add(PLACE, one.snapshot.path, one.snapshot.sha256, one.sealed.data, pointer, lambda: None)
+
+    add(other, 1)
     with refused(Superseded, redo=("score", "attest")):
-        part.publish()
+        add(part, 0)
     assert claimed not in [release.id for release in gate.store.history(PLACE)]
 
 
