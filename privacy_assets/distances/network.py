@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -15,6 +15,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
+from torch.optim.adam import adam
 
 from privacy_assets.distances.embedder_settings import EmbedderSettings, Epoch
 from privacy_assets.errors import InputError
@@ -45,7 +46,9 @@ class EmbedderNetwork(nn.Module):
         self.register_buffer("starts", ends - torch.tensor(list(sizes)), persistent=False)
         self.register_buffer("masked", ends - 1, persistent=False)
         # The "meta" device creates layers without drawing weights from the global generator.
-        self.cells = nn.Embedding(int(ends[-1]), _CATEGORY_DIMS, device="meta")
+        rows = int(ends[-1])
+        # With given weights the layer draws none; drawing them on "meta" would import torch's compiler.
+        self.cells = nn.Embedding(rows, _CATEGORY_DIMS, _weight=torch.empty(rows, _CATEGORY_DIMS, device="meta"))
         inputs = [numbers + len(sizes) * _CATEGORY_DIMS] + [width] * (HIDDEN_LAYERS - 1)
         self.layers = nn.ModuleList(nn.Linear(size, width, device="meta") for size in inputs)
         self.norms = nn.ModuleList(nn.LayerNorm(width, device="meta") for _ in inputs)
@@ -55,15 +58,17 @@ class EmbedderNetwork(nn.Module):
         """Initialize the weights on the CPU from torch's default distributions."""
         with torch.no_grad():
             for module in self.modules():
+                # Module.to_empty would import torch's symbolic shapes.
+                for name, parameter in list(module.named_parameters(recurse=False)):
+                    setattr(module, name, nn.Parameter(torch.empty(parameter.shape)))
                 if isinstance(module, nn.Linear):
-                    module.to_empty(device="cpu")
                     bound = module.in_features**-0.5
                     module.weight.uniform_(-bound, bound, generator=generator)
                     module.bias.uniform_(-bound, bound, generator=generator)
                 elif isinstance(module, nn.Embedding):
-                    module.to_empty(device="cpu").weight.normal_(generator=generator)
+                    module.weight.normal_(generator=generator)
                 elif isinstance(module, nn.LayerNorm):
-                    module.to_empty(device="cpu").reset_parameters()
+                    module.reset_parameters()
 
     def forward(
         self, values: Tensor, codes: Tensor, mask: Tensor | None = None, generator: torch.Generator | None = None
@@ -174,7 +179,7 @@ class Trainer:
         held_out = int(_HELD_OUT * len(rows)) if len(rows) >= _SMALLEST else 0
         self.validation, self.training = rows[:held_out], rows[held_out:]
         self.steps = 0
-        self.optimiser = torch.optim.Adam(network.parameters(), lr=settings.learning_rate)
+        self.optimiser = _Adam(network.parameters(), settings.learning_rate)
 
     def run(self) -> tuple[Epoch, ...]:
         """Train until early stopping or the last epoch, and return the history."""
@@ -233,7 +238,7 @@ class Trainer:
     def _learn(self, rows: Tensor) -> Tensor:
         """Take one gradient step and return the loss, and 0 as an unused accuracy."""
         loss = contrastive_loss(self._logits(rows, self.generator, self.generator))
-        self.optimiser.zero_grad(set_to_none=True)
+        self.network.zero_grad(set_to_none=True)
         loss.backward()
         self.optimiser.step()
         self.steps += 1
@@ -253,6 +258,36 @@ class Trainer:
         with torch.autocast("cuda", torch.bfloat16, enabled=self.device.type == "cuda"):
             first, second = self.network(self.values[twice], self.codes[twice], mask, dropout).chunk(2)
         return view_logits(first, second, self.settings.temperature)
+
+
+class _Adam:
+    """``torch.optim.Adam`` with its default settings. The class itself would import torch's compiler (2 CPU seconds)."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter], learning_rate: float) -> None:
+        self.parameters, self.learning_rate = list(parameters), learning_rate
+        self.means = [torch.zeros_like(one) for one in self.parameters]
+        self.squares = [torch.zeros_like(one) for one in self.parameters]
+        self.steps = [torch.tensor(0.0) for _ in self.parameters]
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Take one step along the gradients of the parameters, all of which must have one."""
+        gradients = [one.grad for one in self.parameters if one.grad is not None]
+        adam(
+            list(self.parameters),
+            gradients,
+            self.means,
+            self.squares,
+            max_exp_avg_sqs=[],
+            state_steps=self.steps,
+            amsgrad=False,
+            beta1=0.9,
+            beta2=0.999,
+            lr=self.learning_rate,
+            weight_decay=0.0,
+            eps=1e-8,
+            maximize=False,
+        )
 
 
 def _first(step: Callable[[Tensor], Tensor], rows: Tensor, size: int) -> Tensor:
