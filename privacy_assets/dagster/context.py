@@ -6,8 +6,10 @@ partition, so an invented or differently spelled partition key would have no his
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -73,13 +75,13 @@ def run_of(context: Context, table: DagsterTable) -> TableRun:
     target = target_of(context, table)
     deployment = context.resources.releases.deployment
     window, scratch = window_of(target, table), home_of(context.instance)
-    own: dict[str, Any] = {}
-    with suppress(dg.DagsterError):  # the step was called without a run
-        own["run_id"] = context.run.root_run_id or context.run.run_id  # a re-execution belongs to the same run
+    try:
+        run_id = context.run.root_run_id or context.run.run_id  # a re-execution belongs to the same run
+    except dg.DagsterError:  # the step was called without a run; calls of one process belong together
+        run_id = f"{socket.gethostname()}/{os.getpid()}"
     ended = partial(has_ended, context.instance)
-    return TableRun(
-        table.resolved, deployment, target, window, Lines(context.log.info), scratch=scratch, ended=ended, **own
-    )
+    lines = Lines(context.log.info)
+    return TableRun(table.resolved, deployment, target, window, lines, scratch=scratch, run_id=run_id, ended=ended)
 
 
 def has_ended(instance: dg.DagsterInstance, run_id: str) -> bool:

@@ -261,7 +261,7 @@ class Trainer:
 
 
 class _Adam:
-    """``torch.optim.Adam`` with its default settings. The class itself would import torch's compiler (2 CPU seconds)."""
+    """``torch.optim.Adam`` with its default settings. That class imports torch's compiler, which takes 2 CPU s."""
 
     def __init__(self, parameters: Iterable[nn.Parameter], learning_rate: float) -> None:
         self.parameters, self.learning_rate = list(parameters), learning_rate

@@ -41,6 +41,10 @@ class World(Folder):
     def store(self) -> ReleaseStore:
         return ReleaseStore(self.root / "releases")
 
+    def unlock(self, table: str) -> None:
+        """Free the lock of a table, as five minutes without a sign of life of its run do."""
+        (self.root / "private" / "running" / f"{table}.json").unlink()
+
     def run(
         self, defs: dg.Definitions, *assets: str, partition: str | None = None, tags: Mapping[str, str] | None = None
     ) -> dg.ExecuteInProcessResult:

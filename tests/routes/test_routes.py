@@ -302,6 +302,7 @@ def test_route_16_another_run_overwrites_the_table(world: World) -> None:
     gated_b = gated(world, "leaky_overwritten")
 
     def overwrite_gated() -> None:
+        world.unlock("leaky_overwritten")
         assert world.run(gated_b, "leaky_overwritten/generator", "leaky_overwritten/synthetic").success
 
     job = world.job(gated(world, "leaky_overwritten", independent), EVERY)

@@ -524,7 +524,7 @@ def test_steps_that_fail_with_rows_in_their_hands_are_tried_again_and_a_table_is
     # Each failed once, as these files and the logs show. Airflow repeats a try under its number if it lost the worker.
     assert {file.name for file in (ran.place / "failed").iterdir()} == set(verbs)
     logs = [file.read_text() for file in ran.place.glob("home/logs/dag_id=planted/**/*.log")]
-    assert sum("ValueError at" in log and "Its message is hidden" in log for log in logs) == 8
+    assert sum("ValueError at" in log and "Its message is hidden" in log for log in logs) >= 8
     assert ReleaseStore(ran.place / "deployment/releases").history(ReleaseTarget("planted"))
     embedder = ran.states("planted_embedder", "first")
     assert (embedder["planted_embedder.embed"], embedder["planted_embedder.sample"]) == (("failed", 1), ("failed", 1))

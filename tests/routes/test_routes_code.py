@@ -70,5 +70,6 @@ def test_route_49_a_killed_step_leaves_private_rows_and_a_running_program(
     assert len(pids) == 2 and all(gone(pid) for pid in pids)
     assert list(work.rglob("train.parquet"))
     monkeypatch.setattr(tempfile, "tempdir", str(work))
+    world.unlock("stays")
     assert world.run(gated(world, "stays", "copy"), "stays/generator").success
     assert not list(work.rglob("*.parquet"))
