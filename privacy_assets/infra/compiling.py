@@ -3,19 +3,48 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import numba
-from numba.core.caching import FunctionCache
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, InTreeCacheLocator, UserProvidedCacheLocator
 
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 _LOGGER = logging.getLogger(__name__)
 
 
+class _Filled:
+    """Also accept a folder that cannot be written if it holds the function, as in a container image."""
+
+    def ensure_cache_path(self: Any) -> None:
+        """Raise OSError if the folder can neither be written nor holds the function."""
+        try:
+            super().ensure_cache_path()  # type: ignore[misc]
+        except OSError:
+            base, there = Path(self._py_file).stem, os.listdir(self.get_cache_path())
+            if not any(name.startswith(f"{base}.") and f"-{self._lineno}." in name for name in there):
+                raise
+
+
+class _Given(_Filled, UserProvidedCacheLocator):
+    """The folder NUMBA_CACHE_DIR."""
+
+
+class _InTree(_Filled, InTreeCacheLocator):
+    """The folder ``__pycache__`` next to the file."""
+
+
+class _Places(CompileResultCacheImpl):
+    _locator_classes = [_Given, _InTree, *CompileResultCacheImpl._locator_classes]
+
+
 class _Cache(FunctionCache):
     """The cache of a function on disk. If it is damaged, full or not accessible, the function is compiled."""
+
+    _impl_class = _Places
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the stored function of a signature, or None."""
@@ -29,6 +58,8 @@ class _Cache(FunctionCache):
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Store the compiled function of a signature, if possible."""
+        if not os.access(self.cache_path, os.W_OK):
+            return
         try:
             super().save_overload(sig, data)
         except Exception as error:  # noqa: BLE001 (see above)

@@ -84,6 +84,22 @@ def test_a_full_disk_leaves_the_function_compiled_in_memory(double, caplog, monk
     assert function(21) == 42 and "free space" in caplog.text
 
 
+@pytest.mark.parametrize("given", [False, True])
+def test_a_filled_folder_that_cannot_be_written_is_used(double, tmp_path, caplog, monkeypatch, given):
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "given") if given else "")
+    assert double()(21) == 42
+
+    def refused(*_, **named):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refused)  # numba tries whether it can write this way
+    monkeypatch.setattr("numba.core.caching.IndexDataCacheFile._open_for_write", refused)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    function = double()
+    assert function(21) == 42 and sum(function.stats.cache_hits.values()) == 1
+    assert function(2.5) == 5.0 and not caplog.text  # compiled for this process
+
+
 def test_it_is_compiled_although_the_host_program_disables_the_compiler(double, monkeypatch):
     monkeypatch.setattr(numba.config, "DISABLE_JIT", 1)
     function = double()
