@@ -4,12 +4,16 @@
     python -m benchmarks.run_cost ../before ../other    # and these, with the libraries of this environment
     python -m benchmarks.run_cost --demo ../before      # the demo instead of Adult, with the same secret in each
     python -m benchmarks.run_cost --metrics             # each metric alone, 10,000 to 3,000 to 10,000 rows of Adult
+    python -m benchmarks.run_cost --routes              # the demo in one process, in a process per step, in Airflow
 
 The table is Adult split 80 to 20, 39,032 to 9,758 rows, with default metrics, policy and generator, and an embedder of
 three epochs (the cost of a score does not depend on the length of training). Each checkout runs the whole table twice
 in its own process; the second run, without compilation, is reported. Fitting the generator and training the embedder
 are listed separately. With ``--metrics`` the default metrics run without an encoder in one process, several times
 after compilation; the last line states the cost added by ``copies`` and ``membership_inference.outlier_matches``.
+
+With ``--routes`` whole commands are measured with all of their processes, from start to release. Fill the caches of
+compiled functions first, for example by a run of the demo. Linux only.
 """
 
 from __future__ import annotations
@@ -78,6 +82,93 @@ with dg.DagsterInstance.get() as instance:
 print(json.dumps(costs))
 """
 
+# Arguments: a command. Processes that outlive their parent, such as a fork server, are adopted and waited for.
+_SPENT = """
+import ctypes, os, resource, subprocess, sys, time
+PR_SET_CHILD_SUBREAPER = 36
+if ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+    sys.exit("prctl failed")
+start = time.time()
+with open("log", "w") as log:
+    command = subprocess.Popen(sys.argv[1:], stdout=log, stderr=log)
+    failed, wall = command.wait(), time.time() - start
+while True:
+    try:
+        os.waitpid(-1, 0)
+    except ChildProcessError:
+        break
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(failed, used.ru_utime + used.ru_stime, wall)
+"""
+_LOCATION = """
+import dagster as dg
+import privacy_assets as pa
+from privacy_assets.dagster.demo import demo_table
+
+here = dg.Definitions(resources=pa.resources(), executor=pa.frozen_config({executor}))
+defs = dg.Definitions.merge(demo_table(), here)
+"""
+_DAG = """
+from airflow.sdk import DAG
+from privacy_assets.airflow import privacy_gate
+
+with DAG("patients", schedule=None, max_active_runs=1):
+    privacy_gate("patients", source="demo", subject="person")
+"""
+_JOB = ("dagster", "job", "execute", "-f", "tables.py", "-j", "patients_pipeline")
+_SPAWN = 'dg.multiprocess_executor, {"max_concurrent": 2, "start_method": {"spawn": {}}}'
+ROUTES = {  # by name: contents of the file of definitions, and command
+    "Dagster, one process": (_LOCATION.format(executor="dg.in_process_executor"), _JOB),
+    "Dagster, a process per step": (
+        _LOCATION.format(executor='dg.multiprocess_executor, {"max_concurrent": 2}'),
+        _JOB,
+    ),
+    "Dagster, a process per step, `spawn`": (_LOCATION.format(executor=_SPAWN), _JOB),
+    "Airflow, `airflow dags test`": (_DAG, ("airflow", "dags", "test", "patients")),
+}
+
+
+def route_costs(name: str) -> tuple[float, float]:
+    """Return CPU and elapsed seconds of the demo on a route, from the start of the command to the release."""
+    contents, command = ROUTES[name]
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        (home / "tables.py").write_text(contents)
+        (home / "dagster.yaml").write_text((ROOT / "dagster.yaml").read_text())
+        environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("PRIVACY_ASSETS_")},
+            "PRIVACY_ASSETS_SECRET": "the same split on every route",
+            "PYTHONPATH": str(ROOT),
+            "OMP_NUM_THREADS": "1",
+            "DAGSTER_HOME": folder,
+            "AIRFLOW_HOME": str(home / "airflow"),
+            "AIRFLOW__CORE__DAGS_FOLDER": folder,
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "false",
+        }
+        if command[0] == "airflow":
+            environment["PRIVACY_ASSETS_RELEASES"] = str(home / "gate" / "releases")
+            migrate = [sys.executable, "-m", "airflow", "db", "migrate"]
+            subprocess.run(migrate, cwd=home, env=environment, capture_output=True, check=True)
+        run = [sys.executable, "-c", _SPENT, sys.executable, "-m", *command]
+        done = subprocess.run(run, cwd=home, env=environment, stdout=subprocess.PIPE, check=True, text=True)
+        failed, cpu, wall = map(float, done.stdout.split())
+        if failed:
+            raise SystemExit(f"{name}: {(home / 'log').read_text()[-2000:]}")
+        return cpu, wall
+
+
+def print_routes() -> None:
+    """Measure each route, and print CPU and elapsed seconds with ratios to one process."""
+    print(
+        "| demo | CPU seconds | elapsed seconds | CPU to one process | elapsed to one process |\n|---|---|---|---|---|"
+    )
+    first = None
+    for name in ROUTES:
+        cpu, wall = found = route_costs(name)
+        first = first or found
+        ratios = f"{cpu / first[0]:.2f} | {wall / first[1]:.2f}"
+        print(f"| {name} | {cpu:.1f} | {wall:.1f} | {ratios} |", flush=True)
+
 
 def costs(checkout: Path, table: str) -> dict[str, float]:
     """Return CPU seconds by step of the second run of ``table``, a path or "demo", in ``checkout``."""
@@ -129,7 +220,11 @@ def main() -> None:
     parser.add_argument("checkouts", nargs="*", type=Path, help="other checkouts, each measured like this one")
     parser.add_argument("--demo", action="store_true", help="measure the demo instead of Adult")
     parser.add_argument("--metrics", action="store_true", help="each default metric alone, in this checkout")
+    parser.add_argument("--routes", action="store_true", help="the demo in one process, a process per step, Airflow")
     options = parser.parse_args()
+    if options.routes:
+        print_routes()
+        return
     if options.metrics:
         print(metrics_text(metric_costs()))
         return

@@ -10,7 +10,6 @@ import dagster as dg
 
 from privacy_assets import PrivacyIOManager, ReleaseResource, frozen_config, resources
 
-PRELOADED = ["privacy_assets.dagster.definitions", "scipy.stats", "great_expectations", "sklearn.tree", "torch"]
 RESOURCES = resources(
     privacy_io=PrivacyIOManager(
         base=dg.EnvVar("PRIVACY_ASSETS_STORAGE"),
@@ -25,5 +24,4 @@ RESOURCES = resources(
         trusted_keys=dg.EnvVar("PRIVACY_ASSETS_TRUSTED_KEYS"),
     ),
 )
-STEPS = {"max_concurrent": 2, "start_method": {"forkserver": {"preload_modules": PRELOADED}}}
-EXECUTOR = frozen_config(dg.multiprocess_executor, STEPS)
+EXECUTOR = frozen_config(dg.multiprocess_executor, {"max_concurrent": 2})
