@@ -105,8 +105,9 @@ import dagster as dg
 import privacy_assets as pa
 from privacy_assets.dagster.demo import demo_table
 
-here = dg.Definitions(resources=pa.resources(), executor=pa.frozen_config({executor}))
-defs = dg.Definitions.merge(demo_table(), here)
+defs = dg.Definitions.merge(
+    demo_table(), dg.Definitions(resources=pa.resources(), executor=pa.frozen_config({executor}))
+)
 """
 _DAG = """
 from airflow.sdk import DAG
@@ -200,7 +201,7 @@ def _metric_costs(tables: Sequence[pd.DataFrame]) -> dict[str, float]:
     found = {"preparing": preparing + encoding}
     for name in default_metrics():
         if METRICS[name].required_inputs <= set(inputs.tables):
-            found[name], _ = cost(build_metric(name).evaluate, inputs)
+            found[name], _ = cost(build_metric(name).measure, inputs)
     population = build_population(inputs)
     found[MATCHES], _ = cost(lambda: outlier_matches(with_reference(inputs, population)))
     return found

@@ -21,7 +21,6 @@ from pathlib import Path
 from privacy_assets.cli.options import NO, YES, Commands, deployment_settings, say
 from privacy_assets.errors import ConfigError
 from privacy_assets.gate.keys import SIGNING_VARIABLE, SigningKey, TrustedKeys, key_files, rotate_key
-from privacy_assets.gate.releases import TRUSTED_VARIABLE
 from privacy_assets.infra.files import check_private
 from privacy_assets.infra.markers import mark_deployment, write_marker
 
@@ -90,6 +89,8 @@ def _signs(path: Path | None, trusted: TrustedKeys, *, some: bool) -> tuple[str,
 
 
 def _new(path: Path | None, trusted: TrustedKeys) -> int:
+    from privacy_assets.gate.releases import TRUSTED_VARIABLE
+
     (folder,) = trusted.places
     if path is None:
         raise ConfigError(

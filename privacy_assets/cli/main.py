@@ -42,7 +42,6 @@ from privacy_assets.cli.verify import add_verify
 from privacy_assets.errors import ConfigError, InputError, PrivacyAssetsError, StepError, with_advice
 from privacy_assets.infra.objects import check_no_credentials
 from privacy_assets.infra.progress import silent, watched
-from privacy_assets.tables.files import table_files
 from privacy_assets.version import ENGINE_VERSION
 
 if TYPE_CHECKING:
@@ -251,6 +250,8 @@ def _look_for_tables(options: argparse.Namespace) -> None:
     for role in _TABLES:
         given = getattr(options, role, None)
         for path in [given] if isinstance(given, str) else given or []:
+            from privacy_assets.tables.files import table_files
+
             table_files(path)
 
 

@@ -6,9 +6,12 @@ import sys
 import textwrap
 import unicodedata
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from privacy_assets.report.page import Page
 from privacy_assets.report.words import NOTHING, clean
+
+if TYPE_CHECKING:
+    from privacy_assets.report.page import Page
 
 _COLUMNS = 100
 

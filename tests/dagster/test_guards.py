@@ -50,6 +50,24 @@ print([name for name in {HEAVY!r} if name in sys.modules], len(sys.modules) - be
     assert python(code, PRIVACY_ASSETS_ENV=environment, **env) == "[] True"
 
 
+@pytest.mark.slow
+def test_the_fork_server_has_the_libraries_of_the_steps_and_no_threads() -> None:
+    """Forked steps would not have the threads. The thread of Arrow's allocator, which handles forks, is one of its own.
+
+    An extra may be missing.
+    """
+    code = """
+import gc, sys
+from pathlib import Path
+sys.modules["dagster_postgres"] = None  # as if it were not installed
+import privacy_assets.dagster.preload
+threads = [file.read_text().strip() for file in Path("/proc/self/task").glob("*/comm")]
+print(len([name for name in threads if name != "jemalloc_bg_thd"]), gc.get_freeze_count() > 100_000)
+print({"alembic", "faiss", "great_expectations", "numba", "scipy.stats", "sklearn.tree", "torch"} - set(sys.modules))
+"""
+    assert python(code, OMP_NUM_THREADS="1").splitlines() == ["1 True", "set()"]
+
+
 @pytest.mark.parametrize("folder", ["resources", "sensors"])
 def test_the_deployment_holds_values_and_calls_only(folder: str) -> None:
     files = list((ROOT / folder).rglob("*.py"))

@@ -99,9 +99,9 @@ LOCATION = """
 from pathlib import Path
 import dagster as dg
 from standins import people_table
+from privacy_assets import frozen_config
 
-start = {"forkserver": {"preload_modules": ["privacy_assets.dagster.definitions"]}}
-executor = dg.multiprocess_executor.configured({"max_concurrent": 2, "start_method": start})
+executor = frozen_config(dg.multiprocess_executor, {"max_concurrent": 2})
 
 def stepwise(table: dg.Definitions) -> dg.Definitions:
     return dg.Definitions(assets=table.assets, jobs=table.jobs, resources=table.resources, executor=executor)
