@@ -134,7 +134,7 @@ class _Part:
         """Return the frame of some columns, and of a named index."""
         wanted = [*self._index, *(name for name in names if name not in self._index)]
         try:
-            table = self._opened().read(columns=wanted)
+            table = self._opened().read(columns=wanted, use_threads=False)  # one column, mostly
         except (pa.ArrowException, OSError) as error:
             unreadable("parquet", self.where, error).raise_without_context()
         if "columns" in self._metadata:  # pandas would look at the metadata of every column of the file
