@@ -101,6 +101,8 @@ class _Part:
         opened = self._opened()
         layout, self.rows = opened.schema_arrow, opened.metadata.num_rows
         self._metadata = layout.pandas_metadata or {}
+        described = self._metadata.get("columns", ())
+        self._columns = {column["field_name"]: column for column in described if "field_name" in column}
         listed = self._metadata.get("index_columns", [])
         self._index = [name for name in layout.names if name in listed]
         plain = [name for name in layout.names if name not in self._index]
@@ -136,8 +138,8 @@ class _Part:
             table = self._opened().read(columns=wanted, use_threads=False)  # one column, mostly
         except (pa.ArrowException, OSError) as error:
             unreadable("parquet", self.where, error).raise_without_context()
-        if "columns" in self._metadata:  # pandas would look at the metadata of every column of the file
-            own = [column for column in self._metadata["columns"] if column.get("field_name") in (None, *wanted)]
+        if self._columns:  # otherwise pandas would parse the metadata of every column of the file
+            own = [self._columns[name] for name in wanted if name in self._columns]
             table = table.replace_schema_metadata({"pandas": json.dumps({**self._metadata, "columns": own})})
         return frame_of(table, self.where)
 
