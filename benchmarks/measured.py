@@ -12,6 +12,7 @@ import resource
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,24 @@ def metric(name: str, estimates: Sequence[str], **settings: Any) -> Steps:
         return {one: [getattr(result.estimate(one), part) for part in ("value", "low", "high")] for one in estimates}
 
     return read_inputs, measure
+
+
+def whole(paths: Sequence[str]) -> Steps:
+    """Evaluate files by the default metrics. The answer is the CPU seconds of each metric, in order."""
+    from privacy_assets import evaluate
+
+    def default_metrics(_: Any) -> Answer:
+        marks = [("reading and encoder", spent())]
+
+        def note(message: str) -> None:
+            if message.startswith("measuring "):
+                marks.append((message.removeprefix("measuring "), spent()))
+
+        evaluate(*paths, progress=note)
+        marks.append(("", spent()))
+        return {name: [end - start] for (name, start), (_, end) in pairwise(marks)}
+
+    return as_they_are, default_metrics
 
 
 # --- peers ------------------------------------------------------------------------------------------------------------
@@ -137,6 +156,19 @@ def baseline() -> Steps:
     return as_they_are, score
 
 
+def quality() -> Steps:
+    """Run the quality report of SDMetrics: similarity of all columns and of all pairs of columns."""
+    from sdmetrics.reports.single_table import QualityReport
+
+    def score(tables: Any) -> Answer:
+        train, _, synthetic = tables
+        report = QualityReport()
+        report.generate(train, synthetic, metadata(train), verbose=False)
+        return {"score": [report.get_score()]}
+
+    return as_they_are, score
+
+
 def as_they_are(*tables: Any) -> tuple[Any, ...]:
     """Return the frames unchanged: all of a peer's work is in the measured call."""
     return tables
@@ -144,20 +176,26 @@ def as_they_are(*tables: Any) -> tuple[Any, ...]:
 
 def metadata(frame: Any) -> dict[str, Any]:
     """Return the column metadata that SDMetrics requires."""
-    from pandas.api.types import is_numeric_dtype
+    from pandas.api.types import is_bool_dtype, is_datetime64_any_dtype, is_numeric_dtype
 
     kinds = {name: "numerical" if is_numeric_dtype(frame[name]) else "categorical" for name in frame.columns}
+    kinds |= {name: "datetime" for name in frame.columns if is_datetime64_any_dtype(frame[name])}
+    kinds |= {name: "boolean" for name in frame.columns if is_bool_dtype(frame[name])}
     return {"columns": {name: {"sdtype": kind} for name, kind in kinds.items()}}
 
 
-TOOLS = {tool.__name__: tool for tool in (metric, singling_out, linkability, inference, overfitting, baseline)}
+TOOLS = {
+    tool.__name__: tool
+    for tool in (metric, whole, singling_out, linkability, inference, overfitting, baseline, quality)
+}
 
 
 def run(task: dict[str, Any]) -> dict[str, Any]:
     """Run the task ("tool", "settings", "tables": a path per role); return CPU seconds, MB and the answer.
 
     "compiling" is a warm-up on a few rows in which each side compiles; "preparing" turns frames into inputs shared by
-    all metrics; "cpu" is the rest. Importing and reading are not counted.
+    all metrics; "cpu" is the rest. Importing and reading are not counted. A task with "warm" False has no warm-up, so
+    that "cpu" includes compilation.
     """
     import pandas as pd
 
@@ -165,7 +203,9 @@ def run(task: dict[str, Any]) -> dict[str, Any]:
     tables = [pd.read_parquet(task["tables"][role]) for role in ROLES]
     few = {**settings, "attacks": WARM_ATTACKS} if "attacks" in settings else settings
     prepare, work = tool(**few)
-    warm, _ = cost(lambda: work(prepare(*(table[:WARM_ROWS] for table in tables))))
+    warm = 0.0
+    if task.get("warm", True):
+        warm, _ = cost(lambda: work(prepare(*(table[:WARM_ROWS] for table in tables))))
     prepare, work = tool(**settings)
     preparing, inputs = cost(prepare, *tables)
     working, answer = cost(work, inputs)

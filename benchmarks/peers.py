@@ -159,13 +159,13 @@ class Runs:
                 return found
         files = dict(zip(measured.ROLES, ("train", *RELEASES[release]), strict=True))
         paths = {role: str(self.folder / str(rows) / f"{name}.parquet") for role, name in files.items()}
-        found = key | self._run(python, side == "here", {"tool": tool, "settings": settings, "tables": paths})
+        found = key | self.run(python, side == "here", {"tool": tool, "settings": settings, "tables": paths})
         said = found.get("error") or f"{found['cpu']:.2f} CPU s, {found['mb']:.0f} MB"
         print(f"{work}, {side}, {rows:,} rows, {release}: {said}", file=sys.stderr, flush=True)
         self.done.append(found)
         return found
 
-    def _run(self, python: str, ours: bool, task: dict[str, Any]) -> dict[str, Any]:
+    def run(self, python: str, ours: bool, task: dict[str, Any]) -> dict[str, Any]:
         """Start a new process with one thread; the cache of compiled code is empty at the start of each run."""
         given = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         given |= {f"{name}_NUM_THREADS": "1" for name in THREADS} | {"POLARS_MAX_THREADS": "1"}

@@ -482,7 +482,7 @@ def run_metrics(
     """Run metrics in order.
 
     Args:
-        inputs: Tables of one release. ``inputs.progress`` receives a message before each metric.
+        inputs: Tables of one release. ``inputs.progress`` receives the name of each metric before it runs.
         metrics: Metrics by name.
         limits: Limits whose statistics are also measured on a verbatim copy of train, to see whether they can fail.
 
@@ -500,6 +500,8 @@ def run_metrics(
         if absent:
             raise InputError(f"metric {name} needs {absent[0]}", fix=f"pass {absent[0]} or remove the metric")
         inputs.progress(f"measuring {name}")
+        if len(metrics) > 1:
+            advance(inputs.progress, "metrics", len(results), len(metrics), current=f"running {name}")
         started = time.perf_counter()
         result = metric.measure(inputs)
         limited = {limit.statistic.partition(".")[2] for limit in limits if limit.metric == name}
@@ -509,8 +511,8 @@ def run_metrics(
             found = metric.on_smaller_budget().measure(copy).estimates
             result = replace(result, on_copy=tuple(one for one in found if one.name in limited))
         results[name] = replace(result, seconds=time.perf_counter() - started)
-        if len(metrics) > 1:
-            advance(inputs.progress, "metrics", len(results), len(metrics))
+    if len(metrics) > 1:
+        advance(inputs.progress, "metrics", len(results), len(metrics))
     return results
 
 

@@ -33,6 +33,7 @@ _NUMBERS = ("numeric", "integer", "datetime")
 _BINS, _COMMON = 10, 100  # cells of a number and of a category in a pair of columns
 _STEPS = 1000  # cells of a column in a bootstrap replicate: fine enough for its standard deviation
 _REPLICATES_AT_ONCE = 32
+_MOST_PREDICTED = 20  # columns, because the cost of each model grows with the width of the table
 _MOST_CODES = 255  # scikit-learn's maximum of a categorical feature; columns of more codes are read as numbers
 _ROWS_AT_ONCE = 1 << 16  # rows to score in one call, because scikit-learn copies them
 _MODEL = {"max_iter": 40, "learning_rate": 0.25, "max_leaf_nodes": 8, "early_stopping": False}
@@ -72,6 +73,7 @@ class Fidelity(Metric):
         prediction: Mean area under the ROC curve of gradient boosting that learns from the table and predicts each
             column of the holdout from all others: whether a number is above the median (missing: no), or whether a
             category is the most common one. 0.5 is guessing. Columns with a single answer in the holdout are skipped.
+            Without ``targets``, at most 20 columns are predicted, drawn at random by the seed and listed in the report.
 
     Notes:
         Train on synthetic, test on real: Esteban, Hyland and Rätsch (2017), "Real-valued (medical) time series
@@ -102,7 +104,7 @@ class Fidelity(Metric):
     utility: ClassVar[tuple[str, ...]] = ("column_similarity", "pair_similarity", "prediction")
 
     targets: Annotated[tuple[str, ...] | None, Tuple, BeforeValidator(as_named), AfterValidator(_unique)] = Field(
-        default=None, min_length=1, description="columns to predict; default: every column that can be predicted"
+        default=None, min_length=1, description="columns to predict; default: 20 that can be predicted, drawn at random"
     )
     rows: int = Field(default=10_000, ge=10, description="maximum number of rows that a model learns from")
     pairs: int = Field(default=300, ge=1, description="maximum number of pairs of columns, drawn at random")
@@ -117,7 +119,8 @@ class Fidelity(Metric):
             return self.not_measurable(inputs, reason, compared.counts)
         names, rng = list(compared.columns), inputs.rng("fidelity")
         pairs = compared.pairs(names, self.pairs, rng)
-        predictions = predict(compared, targets, self.rows, rng, inputs.progress)
+        questions, drawn_from = self._questions(compared, targets, inputs.rng("fidelity targets"))
+        predictions = predict(compared, questions, self.rows, rng, inputs.progress)
         scorers = _scorers(compared, pairs, predictions)
         once = compared.unit_weights()
         found = {name: score(once)[:, :, 0] for name, score in scorers.items()}
@@ -128,7 +131,7 @@ class Fidelity(Metric):
         asked = {question.name: question.asks for question in predictions.questions}
         return self.result(
             inputs,
-            self._estimates(found, drawn, compared.counts),
+            self._estimates(found, drawn, compared.counts, {"prediction": drawn_from}),
             columns=_columns(names, found["column_similarity"], asked, found["prediction"]),
             pairs=_pairs(pairs, found["pair_similarity"]),
         )
@@ -141,8 +144,26 @@ class Fidelity(Metric):
                 )
         return known if self.targets is None else self.targets
 
+    def _questions(
+        self, compared: Compared, targets: Sequence[str], rng: np.random.Generator
+    ) -> tuple[list[Question], str]:
+        """Return the questions to predict, and a note that lists their columns if these were drawn."""
+        if len(compared.columns) < 2:
+            return [], ""
+        questions = [Question.about(name, compared.columns[name]) for name in targets]
+        questions = [question for question in questions if question.is_open]
+        if self.targets is not None or len(questions) <= _MOST_PREDICTED:
+            return questions, ""
+        drawn = [questions[place] for place in np.sort(rng.permutation(len(questions))[:_MOST_PREDICTED])]
+        names = ", ".join(safe_repr(question.name) for question in drawn)
+        return drawn, f"{len(drawn)} of {len(questions)} columns, drawn at random: {names}"
+
     def _estimates(
-        self, found: dict[str, np.ndarray], drawn: dict[str, np.ndarray], counts: tuple[int, int]
+        self,
+        found: dict[str, np.ndarray],
+        drawn: dict[str, np.ndarray],
+        counts: tuple[int, int],
+        notes: Mapping[str, str],
     ) -> tuple[Estimate, ...]:
         """Average the entries (m, 2); the interval is computed from the averages (2, replicates)."""
         estimates = []
@@ -153,7 +174,8 @@ class Fidelity(Metric):
             (value, real), values = found[spec.name].mean(axis=0), drawn[spec.name][0]
             half = float(np.quantile(np.abs(values - values.mean()), CONFIDENCE, method="higher"))
             low, high = max(value - half, 0), min(value + half, 1)
-            estimates.append(spec.estimate(value, low, high, counts, null=float(real)))
+            note = notes.get(spec.name, "")
+            estimates.append(spec.estimate(value, low, high, counts, null=float(real), note=note))
         return tuple(estimates)
 
 
@@ -365,14 +387,9 @@ def auc(answers: np.ndarray, ranks: np.ndarray, weights: np.ndarray) -> np.ndarr
 
 
 def predict(
-    compared: Compared, targets: Sequence[str], rows: int, rng: np.random.Generator, progress: Progress
+    compared: Compared, questions: Sequence[Question], rows: int, rng: np.random.Generator, progress: Progress
 ) -> Predictions:
-    """Predict each of ``targets`` from all other columns, with models that learn from at most ``rows`` rows.
-
-    Questions with a single answer in the holdout are skipped. With fewer than two columns there is no prediction.
-    """
-    questions = [Question.about(name, compared.columns[name]) for name in targets]
-    questions = [question for question in questions if question.is_open] if len(compared.columns) > 1 else []
+    """Answer each of ``questions`` from all other columns, with models that learn from at most ``rows`` rows."""
     coding = MatrixCoding.fit([compared.tables[role] for role in ("holdout", "train")], compared.schema)
     cells = {role: coding.code(table).T for role, table in compared.tables.items()}
     n = len(cells["train"])

@@ -37,6 +37,7 @@ ON_COPY = {
     False: "A verbatim copy of train does not break it.",
     None: "Not applicable to a copy of train.",
 }
+_LONGEST_NOTE = 3_000  # characters: a list of 20 columns
 _FAR_WORSE = 0.1  # difference from real rows, in a similarity or an area under the curve
 Entry = Mapping[str, Any]
 
@@ -341,9 +342,13 @@ def useful(utility: Sequence[tuple[str, Estimate]]) -> tuple[str, str]:
 
 
 def utility_text(utility: Iterable[tuple[str, Estimate]]) -> str:
-    """Return every statistic of utility with its value for real rows, or "" if none was measured."""
+    """Return every statistic of utility with its value for real rows and note, or "" if none was measured."""
     named = [(name.partition(".")[2].replace("_", " "), estimate) for name, estimate in utility]
-    return ", ".join(f"{name} {number(one.value)} (real {number(one.null)})" for name, one in named)
+    noted = [f"; {clean(one.note, _LONGEST_NOTE)}" if one.note else "" for _, one in named]
+    return ", ".join(
+        f"{name} {number(one.value)} (real {number(one.null)}{note})"
+        for (name, one), note in zip(named, noted, strict=True)
+    )
 
 
 def pairs(values: Mapping[str, Any] | None, prefix: str = "") -> list[tuple[str, str]]:

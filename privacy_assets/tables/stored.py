@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,6 +16,8 @@ from privacy_assets.tables.files import CsvFormat, table_files
 from privacy_assets.tables.names import as_named
 from privacy_assets.tables.reading import CSV, SAME_COLUMNS, folder_values, frame_of, kind_of, read_table, unreadable
 from privacy_assets.tables.schema import check_frame, check_same_columns
+
+_MOST_OPEN = 64  # files that one table keeps open: a process may open about 1,000
 
 
 def open_table(path: str | Location, form: CsvFormat = CSV) -> pd.DataFrame | StoredTable:
@@ -40,11 +42,11 @@ class StoredTable:
     Implements the parts of the dataframe interface that checks and conversion use: ``columns``, ``len``,
     ``table[name]``, ``drop``. Columns equal those of a frame of all files, except strings: row groups are read one by
     one and distinct strings are stored once, so these columns are Categorical. ``texts`` maps them to their original
-    dtype.
+    dtype. Up to 64 files are opened twice and stay open; files of a longer list are opened for each column.
     """
 
     def __init__(self, files: Sequence[Location]) -> None:
-        self._parts = [_Part(file) for file in files]
+        self._parts = [_Part(file, stays_open=len(files) <= _MOST_OPEN) for file in files]
         first = self._parts[0]
         for part in self._parts[1:]:
             check_same_columns(first.names, first.where, part.names, part.where, SAME_COLUMNS)
@@ -89,18 +91,22 @@ class StoredTable:
 class _Part:
     """One file: ``names`` of its columns, number of ``rows``, and dtypes of its string columns (``texts``)."""
 
-    def __init__(self, file: Location) -> None:
-        self.where = str(file)
+    def __init__(self, file: Location, stays_open: bool = True) -> None:
+        self.where, self._stays_open = str(file), stays_open
+        self._files: dict[tuple[str, ...], pa.parquet.ParquetFile] = {}
         try:
             self._source = file.open("rb") if isinstance(file, ObjectPath) else file  # fetch an object once
         except OSError as error:
             unreadable("parquet", self.where, error).raise_without_context()
         opened = self._opened()
         layout, self.rows = opened.schema_arrow, opened.metadata.num_rows
-        listed = (layout.pandas_metadata or {}).get("index_columns", [])
+        self._metadata = layout.pandas_metadata or {}
+        described = self._metadata.get("columns", ())
+        self._columns = {column["field_name"]: column for column in described if "field_name" in column}
+        listed = self._metadata.get("index_columns", [])
         self._index = [name for name in layout.names if name in listed]
         plain = [name for name in layout.names if name not in self._index]
-        self._first = plain[:1]
+        self._first, self._stored = plain[:1], frozenset(layout.names)
         index = [name for name in self._frame(self._first).columns if name not in self._first]
         self.names = [*index, *plain]
         dtypes = frame_of(layout.empty_table(), self.where).dtypes
@@ -112,12 +118,12 @@ class _Part:
 
     def column(self, name: str) -> pd.Series:
         """Return a column as in a frame of the whole file."""
-        return self._frame(self._first if name not in self._opened().schema_arrow.names else [name])[name]
+        return self._frame([name] if name in self._stored else self._first)[name]
 
     def chunks(self, name: str) -> Iterator[tuple[list[str | None], np.ndarray]]:
         """Yield distinct strings of a part of a row group, and the position of each row's string, -1 for missing."""
         try:
-            opened = self._opened(read_dictionary=[name])
+            opened = self._opened(tuple(self.texts))
             for group in range(opened.num_row_groups):
                 for chunk in opened.read_row_group(group, columns=[name]).column(name).chunks:
                     coded = chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
@@ -127,14 +133,25 @@ class _Part:
 
     def _frame(self, names: Sequence[str]) -> pd.DataFrame:
         """Return the frame of some columns, and of a named index."""
+        wanted = [*self._index, *(name for name in names if name not in self._index)]
         try:
-            table = self._opened().read(columns=[*self._index, *(name for name in names if name not in self._index)])
+            table = self._opened().read(columns=wanted, use_threads=False)  # one column, mostly
         except (pa.ArrowException, OSError) as error:
             unreadable("parquet", self.where, error).raise_without_context()
+        if self._columns:  # otherwise pandas would parse the metadata of every column of the file
+            own = [self._columns[name] for name in wanted if name in self._columns]
+            table = table.replace_schema_metadata({"pandas": json.dumps({**self._metadata, "columns": own})})
         return frame_of(table, self.where)
 
-    def _opened(self, **options: Any) -> pa.parquet.ParquetFile:
-        try:
-            return pa.parquet.ParquetFile(self._source, **options)
-        except (pa.ArrowException, OSError) as error:
-            unreadable("parquet", self.where, error).raise_without_context()
+    def _opened(self, dictionaries: tuple[str, ...] = ()) -> pa.parquet.ParquetFile:
+        """Open the file, or return the open one. Strings of the columns ``dictionaries`` are read as dictionaries."""
+        if dictionaries not in self._files:
+            footer = self._files[()].metadata if () in self._files else None
+            try:
+                opened = pa.parquet.ParquetFile(self._source, read_dictionary=dictionaries, metadata=footer)
+            except (pa.ArrowException, OSError) as error:
+                unreadable("parquet", self.where, error).raise_without_context()
+            if not self._stays_open:
+                return opened
+            self._files[dictionaries] = opened
+        return self._files[dictionaries]

@@ -311,3 +311,41 @@ def test_nearly_unique_texts_and_many_categories() -> None:
     rows = {row["column"]: row for row in result.tables["columns"]}
     assert rows["text"]["similarity"] == rows["text"]["similarity_real"] == 0
     assert all(estimate.measurable for estimate in result.estimates)
+
+
+def wide_parts(columns: int) -> list[pd.DataFrame]:
+    """Train, holdout and fresh rows with independent columns ``x00``, ``x01``, ... and a constant one."""
+    values = np.random.default_rng(30).integers(0, 9, (180, columns))
+    table = pd.DataFrame(values, columns=[f"x{at:02}" for at in range(columns)]).assign(constant=1)
+    return [table[start : start + 60].reset_index(drop=True) for start in (0, 60, 120)]
+
+
+def test_wide_tables_predict_20_drawn_columns_that_the_note_lists() -> None:
+    tables, metric = wide_parts(23), Fidelity(n_bootstraps=20)
+    asked, notes = [], []
+    for seed in (0, 0, 1):
+        result = metric.measure(given(*tables).with_settings(seed=seed))
+        asked.append([row["column"] for row in result.tables["columns"] if "prediction" in row])
+        notes.append(result.estimate("prediction").note)
+    assert asked[0] == asked[1] != asked[2] and len(asked[0]) == len(set(asked[0])) == 20
+    assert notes[0] == f"20 of 23 columns, drawn at random: {', '.join(map(repr, asked[0]))}"
+    drawn = {row["column"]: row["prediction"] for row in result.tables["columns"] if "prediction" in row}
+    assert value(result, "prediction") == pytest.approx(np.mean(list(drawn.values())))
+    # Each column is predicted as if it had been named, whichever others are drawn.
+    named = Fidelity(n_bootstraps=20, targets=tuple(asked[2])).measure(given(*tables).with_settings(seed=1))
+    assert named.estimate("prediction").note == ""
+    assert {row["column"]: row["prediction"] for row in named.tables["columns"] if "prediction" in row} == drawn
+
+
+@pytest.mark.parametrize("columns", [2, 20])
+def test_up_to_20_columns_are_all_predicted(columns: int) -> None:
+    result = Fidelity(n_bootstraps=20).measure(given(*wide_parts(columns)))
+    assert sum("prediction" in row for row in result.tables["columns"]) == columns
+    assert result.estimate("prediction").note == ""
+
+
+def test_named_targets_are_never_drawn() -> None:
+    tables = wide_parts(23)
+    every = tuple(name for name in tables[0] if name != "constant")
+    result = Fidelity(n_bootstraps=20, targets=every).measure(given(*tables))
+    assert sum("prediction" in row for row in result.tables["columns"]) == 23
