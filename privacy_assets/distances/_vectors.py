@@ -71,7 +71,7 @@ class _Lanes:
         return self.builder.select(self.builder.fcmp_ordered(">", left, right), left, right)
 
     def count(self, terms: Any, mask: Callable[[Any], Any], kind: ir.IntType = _SHORT) -> Any:
-        """Count the set bits of the mask per lane over ``terms`` iterations, at most the largest ``kind``, as float32."""
+        """Count the set bits of the mask per lane as float32, over at most as many ``terms`` as ``kind`` can hold."""
         builder, kept = self.builder, cgutils.alloca_once_value(self.builder, self.zero(kind))
         most = 2**kind.width - 1
         terms = builder.select(builder.icmp_unsigned("<", terms, terms.type(most)), terms, terms.type(most))
@@ -99,8 +99,8 @@ class _Lanes:
 def rows_within(typing: Any, lanes: Any, slots: Any, leaf: Any, number: Any, slot: Any, limit: Any) -> Any:
     """Return the uint32 mask of the rows of a leaf whose squared distance is at most ``limit``.
 
-    The distance uses slots, of the first 255 columns, and float32. ``lanes`` float32 (leaves, p, LEAF) and ``slots`` uint8 (leaves, q, LEAF) are
-    the rows; ``number`` (p,) and ``slot`` (q,) are the query.
+    The distance uses float32 and the slots of the first 255 columns. ``lanes`` float32 (leaves, p, LEAF) and ``slots``
+    uint8 (leaves, q, LEAF) are the rows; ``number`` (p,) and ``slot`` (q,) are the query.
     """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
