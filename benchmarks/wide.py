@@ -55,7 +55,7 @@ def _task(tool: str, settings: dict[str, Any], paths: dict[str, str]) -> dict[st
 
 
 def growth(found: dict[int, dict[str, Any]]) -> str:
-    """Return CPU seconds of each metric, of everything, and peak memory, by number of columns."""
+    """Return the CPU seconds by metric and number of columns, their sums, and peak memory."""
     names = dict.fromkeys(name for run in found.values() for name in run["answer"])
     rows = [[name, *(f"{run['answer'][name][0]:.1f}" for run in found.values())] for name in names]
     rows.append(["everything", *(f"{run['cpu']:.1f}" for run in found.values())])
@@ -64,7 +64,7 @@ def growth(found: dict[int, dict[str, Any]]) -> str:
 
 
 def compared(ours: dict[str, Any], theirs: dict[tuple[str, str], dict[str, Any]]) -> str:
-    """Return CPU seconds of each peer, of our metric, and the ratio."""
+    """Return the CPU seconds by peer, next to the metric with similar work, and the ratio."""
     rows = []
     for (metric, peer), run in theirs.items():
         here = ours["answer"][metric][0]

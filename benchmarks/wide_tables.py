@@ -19,7 +19,7 @@ def wide_tables(columns: int, rows: dict[str, int] | None = None, seed: int = 0)
     noise of the synthetic rows is larger by a quarter, as in a generator that loses a part of the correlation.
 
     Args:
-        columns: Number of columns. The first columns of a wider table are those of a narrower one.
+        columns: Number of columns. Wider tables start with the columns of narrower ones.
         rows: Rows by table. None: :data:`ROWS`.
         seed: Seed.
     """

@@ -175,6 +175,15 @@ def _split(
     return left
 
 
+@inlined
+def _groups(rows: int) -> int:
+    """Return the number of children of a node, with which the nodes above the leaves have WIDE of them if possible."""
+    halvings = 0
+    while rows > LEAF << halvings:
+        halvings += 1
+    return WIDE if halvings <= 4 or halvings % 4 == 0 else 1 << halvings % 4
+
+
 def grow(numbers: Array, slots: Array, weight: Array) -> tuple[Array, Array, Array, Array, int]:
     """Build the tree of distinct rows: float32 (n, p), uint8 ``slots`` (n, q).
 
@@ -212,13 +221,15 @@ def _grow(
     nodes, leaf, node = 1, 0, 0
     while node < nodes:  # a pending node stores its range in the slot of its first child
         groups, count = places[node], 1
+        most = _groups(groups[0, 1] - groups[0, 0])
         while count < WIDE:  # split the largest group
-            largest = 0
-            for group in range(1, count):
+            largest, inner = 0, 0
+            for group in range(count):
+                inner += groups[group, 1] - groups[group, 0] > LEAF
                 if groups[group, 1] - groups[group, 0] > groups[largest, 1] - groups[largest, 0]:
                     largest = group
             low, high = groups[largest, 0], groups[largest, 1]
-            if high - low <= LEAF:
+            if inner == 0 or (count >= most and inner > 1):
                 break
             cut = _split(numbers, slots, weight, order[low:high], counts, rank, held, others)
             groups[largest, 1] = groups[count, 0] = low + cut

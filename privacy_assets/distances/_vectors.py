@@ -70,12 +70,13 @@ class _Lanes:
     def larger(self, left: Any, right: Any) -> Any:
         return self.builder.select(self.builder.fcmp_ordered(">", left, right), left, right)
 
-    def count(self, terms: Any, mask: Callable[[Any], Any]) -> Any:
-        """Count the set bits of the mask per lane over ``terms`` iterations (at most 65,535), as float32."""
-        builder, kept, most = self.builder, cgutils.alloca_once_value(self.builder, self.zero(_SHORT)), 2**16 - 1
+    def count(self, terms: Any, mask: Callable[[Any], Any], kind: ir.IntType = _SHORT) -> Any:
+        """Count the set bits of the mask per lane as float32, over at most as many ``terms`` as ``kind`` can hold."""
+        builder, kept = self.builder, cgutils.alloca_once_value(self.builder, self.zero(kind))
+        most = 2**kind.width - 1
         terms = builder.select(builder.icmp_unsigned("<", terms, terms.type(most)), terms, terms.type(most))
         with cgutils.for_range(builder, terms) as loop:
-            one = builder.zext(mask(loop.index), ir.VectorType(_SHORT, self.lanes))
+            one = builder.zext(mask(loop.index), ir.VectorType(kind, self.lanes))
             builder.store(builder.add(builder.load(kept), one), kept)
         return builder.uitofp(builder.load(kept), ir.VectorType(_FLOAT, self.lanes))
 
@@ -98,8 +99,8 @@ class _Lanes:
 def rows_within(typing: Any, lanes: Any, slots: Any, leaf: Any, number: Any, slot: Any, limit: Any) -> Any:
     """Return the uint32 mask of the rows of a leaf whose squared distance is at most ``limit``.
 
-    The distance uses slots and float32. ``lanes`` float32 (leaves, p, LEAF) and ``slots`` uint8 (leaves, q, LEAF) are
-    the rows; ``number`` (p,) and ``slot`` (q,) are the query.
+    The distance uses float32 and the slots of the first 255 columns. ``lanes`` float32 (leaves, p, LEAF) and ``slots``
+    uint8 (leaves, q, LEAF) are the rows; ``number`` (p,) and ``slot`` (q,) are the query.
     """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -115,7 +116,7 @@ def rows_within(typing: Any, lanes: Any, slots: Any, leaf: Any, number: Any, slo
             held = v.vector(0, builder.mul(builder.add(first_number, column), lanes))
             return builder.fsub(held, v.everywhere(v.item(3, column)))
 
-        return v.mask("<=", v.squares(v.count(q, differs), p, away), args[5])
+        return v.mask("<=", v.squares(v.count(q, differs, _BYTE), p, away), args[5])
 
     return types.uint32(lanes, slots, types.intp, number, slot, types.float32), generate
 

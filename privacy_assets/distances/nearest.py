@@ -210,12 +210,13 @@ def nearest_rows(
     n_p = len(points)
     of_points, of_queries = place[:n_p], (place if exclude_self else place[n_p:])
     counts = np.bincount(of_points, minlength=len(unique))
-    held, asked = np.flatnonzero(counts), np.unique(of_queries)
+    times_asked = np.bincount(of_queries, minlength=len(unique))
+    held, asked = np.flatnonzero(counts), np.flatnonzero(times_asked)
     own = np.full(len(unique), -1)
     own[held] = np.arange(len(held))
     wanted = min(k + int(exclude_self), len(held))
     distances, groups = search_rows(unique.take(asked), unique.take(held), wanted, own[asked], device, path)
-    out, row = _nothing(len(of_queries), k), np.searchsorted(asked, of_queries)
+    out, row = _nothing(len(of_queries), k), (np.cumsum(times_asked > 0) - 1)[of_queries]
     _expand(out, distances[row], groups[row], counts[held], own[of_points], exclude_self)
     return out
 

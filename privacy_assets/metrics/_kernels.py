@@ -217,20 +217,18 @@ def _best(real: np.ndarray, weights: np.ndarray, synthetic: np.ndarray, held: np
                 best[i] = max(best[i], held[j])
 
 
-def changed_cells(real: Array, people: Array, others: Array, owners: Array) -> Array:
+def changed_cells(real: Array, others: Array) -> Array:
     """Count for each real row the rows that differ from it in no, one and two cells, int64 (3, n).
 
-    ``real`` int32 (F, n) and ``others`` int32 (F, m) are codes. Rows whose owner is the person of the real row are left
-    out; ``people`` int64 (n,), ``owners`` int64 (m,).
+    ``real`` int32 (F, n) and ``others`` int32 (F, m) are codes, C order.
     """
     counts = np.zeros((3, real.shape[1]), np.int64)
-    real, others = np.ascontiguousarray(real), np.ascontiguousarray(others)  # one layout, so that it is compiled once
-    _changed(real, people, others, owners, np.zeros(_BLOCK, np.int32), counts)
+    _changed(real, others, np.zeros(_BLOCK, np.int32), counts)
     return counts
 
 
 @compiled
-def _changed(real: Array, people: Array, others: Array, owners: Array, held: Array, counts: Array) -> None:
+def _changed(real: Array, others: Array, held: Array, counts: Array) -> None:
     columns, rows = others.shape
     for first in range(0, rows, len(held)):
         size = min(len(held), rows - first)
@@ -242,7 +240,7 @@ def _changed(real: Array, people: Array, others: Array, owners: Array, held: Arr
                 for j in range(size):
                     held[j] += 1 if codes[j] != code else 0
             for j in range(size):
-                if held[j] <= 2 and owners[first + j] != people[i]:
+                if held[j] <= 2:
                     counts[held[j], i] += 1
 
 

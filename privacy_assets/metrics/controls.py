@@ -28,11 +28,12 @@ from privacy_assets.metrics.copies import (
     Copies,
     SimilarRows,
     advantages,
+    attacked_rows,
     coded,
     copied,
     partial_estimate,
+    released_matches,
     share_estimates,
-    similar_rows,
 )
 from privacy_assets.metrics.dcr import own_rows
 from privacy_assets.metrics.inputs import Budget, EvaluationInputs, target_rows
@@ -127,6 +128,16 @@ class _Seen:
     people: Subjects
     labels: DrawnLabels
 
+    @cached_property
+    def shares(self) -> tuple[Estimate, ...]:
+        """``copied_share`` and ``changed_share``, on which there can be several limits."""
+        return share_estimates(copied(self.similar, self.people, self.labels.mean_difference), self.people)
+
+    @cached_property
+    def partial(self) -> Estimate:
+        """``partial_advantage``."""
+        return partial_estimate(advantages(self.weights, self.people, self.labels.mean_difference), self.people)
+
 
 class PlantedReleases:
     """The synthetic table and all candidates for planting, coded once.
@@ -148,13 +159,12 @@ class PlantedReleases:
         ends = np.cumsum([self._own, *map(len, pools.values())])
         self.places = dict(zip(KINDS, np.split(np.arange(ends[0], ends[-1]), ends[1:-1] - ends[0]), strict=True))
         self.candidates = candidates = Table.stack([inputs.synthetic, *pools.values()])
-        everyone, budget = inputs.all_subjects, self._copies.max_targets
-        rows = target_rows(inputs, inputs.real_roles, budget, "copies.attacked")
-        rows = np.arange(len(everyone.codes)) if rows is None else rows
+        everyone, asked = inputs.all_subjects, self._copies.max_targets
+        rows = attacked_rows(inputs, asked)
         self._people = everyone if len(rows) == len(everyone.codes) else everyone.take(rows)
         real, self._weights, self._codes = coded(inputs.real, candidates, rows)
-        self._real, made = np.ascontiguousarray(real[:, rows]), self._made(np.arange(self._own))
-        self._similar = similar_rows(real, made, everyone.codes, rows, self._copies.max_holders)
+        self._real = np.ascontiguousarray(real[:, rows])
+        self._similar, self._matched = inputs.once(released_matches, asked, self._copies.max_holders)
         self._encoded, self._device = inputs.encoder.transform(candidates), inputs.device
         self._outliers = np.flatnonzero(apart_rows(self._population))
         pool = EncodedTable.stack([inputs.encoded("train"), inputs.encoded("holdout")])
@@ -163,10 +173,6 @@ class PlantedReleases:
             pool = EncodedTable.stack([pool, inputs.encoded("reference")])
         self._remote = pool.take(self._outliers)
         self._labels = DrawnLabels(self._people, controls.n_permutations, self._rng)
-
-    def _made(self, candidates: np.ndarray) -> np.ndarray:
-        """Return the codes of some candidates, (F, n)."""
-        return np.ascontiguousarray(self._codes[:, candidates])
 
     def _rows(self, dose: float) -> int:
         """Return the number of planted rows for a share ``dose`` of all rows."""
@@ -179,10 +185,7 @@ class PlantedReleases:
     @cached_property
     def _as_it_is(self) -> _Seen:
         """The synthetic table without planted rows."""
-        from privacy_assets.metrics._kernels import best_weights
-
-        weights = best_weights(self._real, self._weights, self._made(np.arange(self._own)))
-        return _Seen(self._similar, weights, self._population, self._people, self._labels)
+        return _Seen(self._similar, self._matched, self._population, self._people, self._labels)
 
     @cached_property
     def held(self) -> list[Limit]:
@@ -206,7 +209,7 @@ class PlantedReleases:
         """Add candidates to a release."""
         from privacy_assets.metrics._kernels import best_weights, changed_cells
 
-        made, nobody = self._made(more), np.full(len(more), -1, np.int64)
+        made = np.ascontiguousarray(self._codes[:, more])
         weights = best_weights(self._real, self._weights, made)
         near = nearest_rows(self._remote, self._encoded.take(more), device=self._device).distances[:, 0]
         score = seen.population.scores[_SCORE].copy()
@@ -214,7 +217,7 @@ class PlantedReleases:
         score[self._outliers] = np.minimum(score[self._outliers], near)
         return replace(
             seen,
-            similar=seen.similar.with_more(changed_cells(self._real, seen.people.codes, made, nobody)),
+            similar=seen.similar.with_more(changed_cells(self._real, made)),
             weights=np.maximum(seen.weights, weights),
             population=replace(seen.population, scores={_SCORE: score}),
         )
@@ -235,13 +238,11 @@ class PlantedReleases:
             yield limit, judge_limit(limit, result).status == "fail"
 
     def _estimate(self, statistic: str, seen: _Seen) -> Estimate:
-        people, difference = seen.people, seen.labels.mean_difference
         if statistic == "membership_inference.outlier_matches":
             return outlier_matches(seen.population)
         if statistic == "copies.partial_advantage":
-            return partial_estimate(advantages(seen.weights, people, difference), people)
-        shares = share_estimates(copied(seen.similar, people, difference), people)
-        return next(estimate for estimate in shares if statistic == f"copies.{estimate.name}")
+            return seen.partial
+        return next(estimate for estimate in seen.shares if statistic == f"copies.{estimate.name}")
 
 
 def plantable(inputs: EvaluationInputs, population: Population) -> dict[str, np.ndarray]:

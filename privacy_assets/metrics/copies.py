@@ -12,6 +12,8 @@ from typing import ClassVar
 import numpy as np
 from pydantic import Field
 
+from privacy_assets.distances.mixed_tree import MixedTree
+from privacy_assets.distances.nearest import distinct_encoded
 from privacy_assets.infra.settings import declared
 from privacy_assets.metrics.base import Causes, Metric, Plot, Question, SharePlot
 from privacy_assets.metrics.inputs import Budget, EvaluationInputs, target_rows
@@ -21,6 +23,7 @@ from privacy_assets.stats.estimates import Estimate, MetricResult, StatisticSpec
 from privacy_assets.stats.inference import PermutationResult
 from privacy_assets.stats.subjects import MIN_SUBJECTS_PER_SIDE, Subjects
 from privacy_assets.tables.column import ranked
+from privacy_assets.tables.encoding import EncodedTable
 from privacy_assets.tables.table import Table
 
 SIMILARITY = (1.0, 1 / 3, 1 / 9)  # of rows that differ in no, one and two cells
@@ -172,10 +175,9 @@ def similar_rows(
     Returns:
         The numbers of similar rows.
     """
-    from privacy_assets.metrics._kernels import changed_cells
-
-    distinct = np.unique(synthetic, axis=1)
-    made = changed_cells(real[:, rows], people[rows], distinct, np.full(distinct.shape[1], -1, np.int64))
+    asked = real[:, rows]
+    distinct, _ = distinct_encoded(_cells(synthetic, _sizes(asked, synthetic)))
+    made = _count_changed(asked, distinct, np.ones(len(distinct)))
     return SimilarRows(made, similar_people(real, people, rows), max_holders)
 
 
@@ -184,10 +186,58 @@ def similar_people(real: np.ndarray, people: np.ndarray, rows: np.ndarray) -> np
 
     For ``real`` and ``people`` see :func:`similar_rows`. Equal rows of a subject count once.
     """
-    from privacy_assets.metrics._kernels import changed_cells
+    distinct, place = distinct_encoded(_cells(real, _sizes(real)))
+    pairs, once = np.unique(people * len(distinct) + place, return_index=True)  # ordered by subject
+    counts = _count_changed(real[:, rows], distinct, np.bincount(pairs % len(distinct)))
+    owners, own = people[once], people[rows]
+    first, end = (np.searchsorted(owners, own, side) for side in ("left", "right"))
+    for step in range(int((end - first).max(initial=0))):  # subtract the rows of the same subject
+        at = np.flatnonzero(first + step < end)
+        changed = (real[:, once[first[at] + step]] != real[:, rows[at]]).sum(axis=0)
+        near = changed <= 2
+        counts[changed[near], at[near]] -= 1
+    return counts
 
-    once = np.unique(np.vstack([real, people]), axis=1, return_index=True)[1]
-    return np.asarray(changed_cells(real[:, rows], people[rows], real[:, once], people[once]))
+
+def _count_changed(asked: np.ndarray, distinct: EncodedTable, weights: np.ndarray) -> np.ndarray:
+    """Sum the weights of distinct rows that differ from each of ``asked`` (F, n) in no, one and two cells, (3, n)."""
+    if asked.shape[1] == 0 or len(distinct) == 0:
+        return np.zeros((3, asked.shape[1]), np.int64)
+    rows, place = distinct_encoded(_cells(asked, distinct.sizes))
+    tree = MixedTree.build(distinct)
+    within = [tree.weigh(rows, math.sqrt(changed), weights) for changed in range(3)]
+    return np.diff(within, axis=0, prepend=0)[:, place].astype(np.int64)
+
+
+def _cells(codes: np.ndarray, sizes: np.ndarray) -> EncodedTable:
+    """Encode rows (F, n) so that their squared distance is the number of different cells."""
+    return EncodedTable(np.zeros((codes.shape[1], 0), np.float32), (codes.T + 1).astype(np.int32), sizes)
+
+
+def _sizes(*tables: np.ndarray) -> np.ndarray:
+    return np.asarray(np.max([codes.max(axis=1, initial=-1) for codes in tables], axis=0) + 2, np.int64)
+
+
+def released_matches(inputs: EvaluationInputs, most: int | None, max_holders: int) -> tuple[SimilarRows, np.ndarray]:
+    """Return the similar rows of each attacked row, and its match weight, see :func:`coded`.
+
+    Args:
+        inputs: Tables of one release.
+        most: Maximum number of attacked rows. None: all rows.
+        max_holders: See :func:`similar_rows`.
+    """
+    from privacy_assets.metrics._kernels import best_weights
+
+    people, rows = inputs.all_subjects.codes, attacked_rows(inputs, most)
+    real, weights, made = coded(inputs.real, inputs.synthetic, rows)
+    matched = best_weights(np.ascontiguousarray(real[:, rows]), weights, made)
+    return similar_rows(real, made, people, rows, max_holders), matched
+
+
+def attacked_rows(inputs: EvaluationInputs, most: int | None) -> np.ndarray:
+    """Return the positions of the attacked rows in the stacked real tables, at most ``most``. None: all rows."""
+    rows = target_rows(inputs, inputs.real_roles, most, "copies.attacked")
+    return np.arange(len(inputs.all_subjects.codes)) if rows is None else rows
 
 
 def advantages(weights: np.ndarray, people: Subjects, difference: Difference) -> PermutationResult:
@@ -357,22 +407,17 @@ class Copies(Metric):
         """Compute the statistics, and if one is above chance the table ``matched_columns``: column and share."""
         people = inputs.all_subjects
         sides = [np.unique(inputs.subject_codes(role)).size for role in ("train", "holdout")]
-        rows = target_rows(inputs, inputs.real_roles, self.max_targets, "copies.attacked")
-        attacked = people if rows is None else people.take(rows)
+        rows = attacked_rows(inputs, self.max_targets)
+        attacked = people if len(rows) == len(people.codes) else people.take(rows)
         if min(*sides, attacked.smallest_side, len(inputs.synthetic)) < MIN_SUBJECTS_PER_SIDE:
             fewest = MIN_SUBJECTS_PER_SIDE
             reason = f"train and holdout need at least {fewest} people each, and the release {fewest} rows"
             return self.not_measurable(inputs, reason, people.counts)
-        from privacy_assets.metrics._kernels import best_weights
-
-        rows = np.arange(len(people.codes)) if rows is None else rows
+        similar, matched = inputs.once(released_matches, self.max_targets, self.max_holders)
         real, weights, made = coded(inputs.real, inputs.synthetic, rows)
-        similar = similar_rows(real, made, people.codes, rows, self.max_holders)
         labels = self._difference(inputs, attacked, "copies labels")
         shares = share_estimates(copied(similar, attacked, labels), attacked)
         difference = self._difference(inputs, attacked, "copies.partial labels")
-        own = np.ascontiguousarray(real[:, rows])
-        matched = best_weights(own, weights, made)
         partly = partial_estimate(advantages(matched, attacked, difference), attacked)
         cells = np.concatenate([inputs.row_ids[role] for role in inputs.real_roles])
         share, half = repeated(
@@ -386,7 +431,7 @@ class Copies(Metric):
         estimates = (*shares, partly, often)
         tables = {}
         if any(one.low > 0 for one in estimates):
-            driving = matched_columns(own, weights, made, matched, attacked)
+            driving = matched_columns(real[:, rows], weights, made, matched, attacked)
             order = np.argsort(-driving, kind="stable")
             tables["matched_columns"] = [
                 {"column": inputs.schema.names[column], "share": float(driving[column])}

@@ -101,10 +101,9 @@ class Space:
         pooled = nearest_rows(synthetic, unique, device=device)
         matched, distance = pooled.indices[:, 0], pooled.distances[:, 0]
         srd, elsewhere = distance.astype(np.float32), ~in_train[matched]
-        members = unique.take(in_train)
-        srd[elsewhere] = nearest_rows(synthetic.take(elsewhere), members, device=device).distances[:, 0]
-        asked = holdout if unseen is None else holdout.take(unseen)
-        rrd = nearest_rows(asked, members, device=device).distances[:, 0].astype(np.float32)
+        asked = EncodedTable.stack([synthetic.take(elsewhere), holdout if unseen is None else holdout.take(unseen)])
+        found = nearest_rows(asked, unique.take(in_train), device=device).distances[:, 0].astype(np.float32)
+        srd[elsewhere], rrd = np.split(found, [int(elsewhere.sum())])
         alone = _alone(unique, np.bincount(groups), matched, device)
         ratio = np.divide(distance, alone, out=np.full(len(distance), np.inf), where=alone > 0)
         return cls(name, srd, rrd, groups, matched, alone, {"distance": distance, "ratio": ratio})

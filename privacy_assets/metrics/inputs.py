@@ -5,11 +5,11 @@ from __future__ import annotations
 import copy
 import itertools
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import numpy as np
 from pydantic import Field
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from privacy_assets.distances.embedder import Embedder
 
 
+_Made = TypeVar("_Made")
 _FILE, _EMBEDDER = "inputs.bin", "embedder"
 
 
@@ -256,6 +257,22 @@ class EvaluationInputs:
         found = np.zeros(len(self.all_subjects), np.uint64)
         found[self.all_subjects.codes] = np.concatenate([self.people[role] for role in self.real_roles])
         return found
+
+    @cached_property
+    def _made(self) -> dict[Any, Any]:
+        return {}
+
+    def once(self, make: Callable[..., _Made], *args: Any) -> _Made:
+        """Return ``make(self, *args)``, computed once, for values that several metrics use.
+
+        Args:
+            make: Function of these inputs and hashable arguments.
+            *args: The arguments.
+        """
+        key = make, args, self.seed
+        if key not in self._made:
+            self._made[key] = make(self, *args)
+        return cast("_Made", self._made[key])
 
     @cached_property
     def fingerprints(self) -> Mapping[str, str]:

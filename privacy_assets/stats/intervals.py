@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -89,6 +90,7 @@ def leaked_subjects(people: np.ndarray, matched: np.ndarray, member: np.ndarray,
     return np.array(leaked(k, k_t, u, u_t, confidence)) if 0 < u_t < u else np.full(4, np.nan)
 
 
+@lru_cache(maxsize=256)
 def leaked(k: int, k_t: int, u: int, u_t: int, confidence: float) -> tuple[float, float, float, float]:
     """Estimate the number L of leaked subjects among the ``k`` of ``u`` subjects that S matches.
 

@@ -64,8 +64,8 @@ def colliding(g) -> Both:  # distinct categories that share a bit: rows that no 
     return tuple(parts)
 
 
-def many_columns(g) -> Both:  # several words of bits, more columns than rows in a leaf
-    return tuple(drawn(g, n, (7,) * 70, g.normal(size=(n, 1))) for n in (60, 200))
+def many_columns(g) -> Both:  # more columns than a byte can count, and rows that differ in more than 255 of them
+    return tuple(drawn(g, n, (9,) * 300, g.normal(size=(n, 1))) for n in (60, 200))
 
 
 def skewed(g) -> Both:  # most values equal, the others far apart: cuts far from the middle
