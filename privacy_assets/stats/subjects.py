@@ -61,12 +61,12 @@ class Subjects:
     @property
     def counts(self) -> tuple[int, int]:
         """Number of rows, and of subjects with rows."""
-        return len(self.codes), np.count_nonzero(self.totals())
+        return len(self.codes), int(np.count_nonzero(self.totals()))
 
     def side(self, member: bool) -> tuple[int, int]:
         """Return the numbers of rows and subjects of members, or of non-members."""
         codes = self.codes[self.member[self.codes] == member]
-        return len(codes), np.count_nonzero(np.bincount(codes))
+        return len(codes), int(np.count_nonzero(np.bincount(codes)))
 
     @property
     def block(self) -> int:
