@@ -22,7 +22,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from privacy_assets.errors import ConfigError, LeaseTimeout, safe_repr
-from privacy_assets.infra import folders
+from privacy_assets.infra import (
+    folders,
+    parallel,  # noqa: F401 (it configures the thread pools, which must happen before torch is loaded)
+)
 from privacy_assets.infra.work import lock_holder
 
 T = TypeVar("T")

@@ -64,13 +64,13 @@ def test_cores_that_it_is_bound_to_count(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     ("work", "own", "seen"),
     [
-        ("import privacy_assets.cli.main", None, "passive"),
+        ("import privacy_assets.cli.main; import privacy_assets.infra.devices", None, "passive"),
         pytest.param(
             "import privacy_assets; privacy_assets.build_privacy_assets", None, "passive", marks=pytest.mark.slow
         ),
         pytest.param("import privacy_assets; privacy_assets.evaluate", None, "passive", marks=pytest.mark.slow),
         ("from privacy_assets.infra.parallel import on_ray", None, "passive"),
-        pytest.param("import privacy_assets.cli.main", "active", "active", marks=pytest.mark.slow),
+        pytest.param("import privacy_assets.infra.devices", "active", "active", marks=pytest.mark.slow),
     ],
 )
 def test_whatever_works_says_how_to_wait_before_libraries_are_loaded_that_read_it(
