@@ -247,11 +247,12 @@ def _standard_input(options: argparse.Namespace) -> Iterator[None]:
 
 def _look_for_tables(options: argparse.Namespace) -> None:
     """Raise InputError for a missing table, before loading the libraries that read it."""
-    for role in _TABLES:
-        given = getattr(options, role, None)
-        for path in [given] if isinstance(given, str) else given or []:
-            from privacy_assets.tables.files import table_files
+    given = [getattr(options, role, None) for role in _TABLES]
+    paths = [path for one in given for path in ([one] if isinstance(one, str) else one or [])]
+    if paths:
+        from privacy_assets.tables.files import table_files  # slow to import
 
+        for path in paths:
             table_files(path)
 
 
