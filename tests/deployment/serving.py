@@ -22,7 +22,12 @@ telemetry:
 run_coordinator:
   module: dagster.core.run_coordinator
   class: QueuedRunCoordinator
-  config: {max_concurrent_runs: 2, dequeue_interval_seconds: 1}
+  config:
+    max_concurrent_runs: 2
+    dequeue_interval_seconds: 1
+    tag_concurrency_limits:  # as in dagster.yaml
+      - {key: privacy_assets/table, value: {applyLimitPerUniqueValue: true}, limit: 1}
+      - {key: dagster/backfill, value: {applyLimitPerUniqueValue: true}, limit: 1}
 """
 
 
