@@ -42,6 +42,8 @@ def isolated() -> Iterator[None]:
     torch's default dtype and device, grad and inference mode, autocast, anomaly detection, deterministic algorithms,
     precision of products and use of oneDNN.
 
+    BLAS uses one thread, because the parts of a computation run in threads and the idle ones of OpenBLAS spin.
+
     In a child that was forked after a library with OpenMP was imported, OpenMP uses one thread: its other threads do
     not exist in the child, which would wait for them.
     """
@@ -110,6 +112,7 @@ def _shared_state() -> Iterator[None]:
 
 
 def _set_shared_state(stack: ExitStack) -> None:
+    stack.enter_context(threadpool_limits(1, user_api="blas"))
     # A filter that names a module was set for that module.
     filters = [
         ("default" if action == "error" and module is None else action, message, kind, module, line)

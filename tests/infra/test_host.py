@@ -17,6 +17,7 @@ import pytest
 import scipy.special
 import sklearn
 import torch
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from privacy_assets.infra import host
 from privacy_assets.infra.host import isolated
@@ -168,3 +169,13 @@ def test_a_forked_child_uses_one_thread_of_openmp_and_does_not_wait_for_those_of
             assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+def test_blas_uses_one_thread_while_computing_and_then_as_many_as_before() -> None:
+    def threads() -> set[int]:
+        return {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
+
+    with threadpool_limits(2, user_api="blas"):
+        with isolated():
+            assert threads() == {1}
+        assert threads() == {2}
