@@ -4,9 +4,9 @@
     python -m benchmarks.wide
 
 The first command creates the environment of the peers. Tables of 1,500 training, 750 holdout and 1,250 synthetic rows
-are drawn by :mod:`benchmarks.wide_tables`. Each measurement is a process with one thread: user plus system seconds,
-including compilation, which is cached on disk by an evaluation of a narrow table. Markdown on stdout, progress on
-stderr. Linux only.
+are drawn by :mod:`benchmarks.wide_tables`. Each measurement is the user plus system seconds of a process with one
+thread. An evaluation of a narrow table compiles the functions before. Markdown on stdout, progress on stderr. Linux
+only.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ ROWS = {"train": 1_500, "holdout": 750, "synthetic": 1_250}
 _DAY = np.datetime64("2015-01-01")
 
 
-def wide_tables(columns: int, rows: dict[str, int] | None = None, seed: int = 0) -> dict[str, pd.DataFrame]:
+def wide_tables(columns: int) -> dict[str, pd.DataFrame]:
     """Return train, holdout and synthetic rows of one population, independent of each other.
 
     Each group of columns has a latent factor per row, and all groups share a weak one. A column is a noisy function of
@@ -20,16 +20,13 @@ def wide_tables(columns: int, rows: dict[str, int] | None = None, seed: int = 0)
 
     Args:
         columns: Number of columns. Wider tables start with the columns of narrower ones.
-        rows: Rows by table. None: :data:`ROWS`.
-        seed: Seed.
     """
-    rows = ROWS if rows is None else rows
-    total, ends = sum(rows.values()), np.cumsum(list(rows.values()))[:-1]
-    noise = np.repeat([1.25 if name == "synthetic" else 1.0 for name in rows], list(rows.values()))
-    shared = np.random.default_rng([seed]).normal(size=total)
+    total, ends = sum(ROWS.values()), np.cumsum(list(ROWS.values()))[:-1]
+    noise = np.repeat([1.25 if name == "synthetic" else 1.0 for name in ROWS], list(ROWS.values()))
+    shared = np.random.default_rng(0).normal(size=total)
     found = {}
     for group in range(-(-columns // GROUP)):
-        rng = np.random.default_rng([seed, group])
+        rng = np.random.default_rng([1, group])
         factor = 0.3 * shared + rng.normal(size=total)
         absent = rng.random(total) < rng.uniform(0.02, 0.25)
         for place in range(GROUP):
@@ -41,7 +38,7 @@ def wide_tables(columns: int, rows: dict[str, int] | None = None, seed: int = 0)
             found[f"g{group:03}_{kind}_{place}"] = column
     frame = pd.DataFrame({name: found[name] for name in list(found)[:columns]})
     parts = np.split(np.arange(total), ends)
-    return {name: frame.iloc[part].reset_index(drop=True) for name, part in zip(rows, parts, strict=True)}
+    return {name: frame.iloc[part].reset_index(drop=True) for name, part in zip(ROWS, parts, strict=True)}
 
 
 def _normal(value: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -81,7 +78,6 @@ _KINDS = {
     "count": _count,
     "amount": _amount,
     "category": _category,
-    "coded": _category,
     "boolean": _boolean,
     "date": _date,
 }

@@ -18,24 +18,27 @@ LIBRARIES = [
 # By part, in the order in which one process runs them: the libraries that no earlier part needs.
 NEEDED: dict[str, set[str]] = {
     "command line": set(),
-    "policy": {"joblib", "pandas", "pyarrow"},
-    "keys": set(),
+    "keys": {"joblib", "pandas", "pyarrow"},  # the folders of a deployment are those of its gate, which reads tables
+    "policy": set(),
     "read": {"cryptography"},
     "split": set(),
+    "embed": {"torch"},
     "fit": {"numba", "scipy"},  # scipy: numba imports it
     "sample": set(),
     "prepare": set(),
-    "dcr": set(),
-    "memorization": {"faiss"},
+    "dcr": {"faiss"},
+    "memorization": set(),
     "vulnerability": set(),
     "value_disclosure": set(),
     "attest": set(),
     "report": {"jinja2"},
     "publish": set(),
+    "evaluate": {"sklearn"},
 }
 PARTS = """
 import contextlib, io, json, sys
 from contextlib import nullcontext
+from pathlib import Path
 libraries, metrics = json.loads(sys.argv[1])
 found = {}
 def ended(part):
@@ -43,26 +46,27 @@ def ended(part):
     found[part] = [name for name in libraries if name in sys.modules and name not in known]
 from privacy_assets.cli.main import main
 ended("command line")
-for command in ("policy", "keys"):
+for command in ("keys", "policy"):
     with contextlib.redirect_stdout(io.StringIO()):
         main([command])
     ended(command)
-from privacy_assets.errors import PublicationRefused
 from privacy_assets.gate.deployment import DeploymentSettings
 from privacy_assets.gate.statements import ReleaseTarget
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.spec import TableSpec
 from privacy_assets.pipeline.steps import run_table
 from privacy_assets.pipeline.work import TableRun
-evaluation = {"embedder": False, "metrics": metrics}
-spec = TableSpec(name="people", source="people.parquet", subject="person", evaluation=evaluation)
+spec = TableSpec(name="people", source="people.parquet", subject="person", evaluation={"metrics": metrics})
 run = TableRun(ResolvedTable.of(spec), DeploymentSettings(home="home").open(), ReleaseTarget("people"))
-with contextlib.suppress(PublicationRefused):  # too few people
-    for task, result in run_table(run, lambda wanted: nullcontext("cpu"), lambda name: nullcontext()):
-        ended(task.name)
-        if task.name == "attest":
-            result.shown.report.to_html()
-            ended("report")
+for task, result in run_table(run, lambda wanted: nullcontext("cpu"), lambda name: nullcontext()):
+    ended(task.name)
+    if task.name == "attest":
+        result.shown.report.to_html()
+        ended("report")
+tables = [word for role in ("train", "holdout", "synthetic") for word in ("--" + role, "people.parquet")]
+with contextlib.redirect_stdout(io.StringIO()):
+    main(["evaluate", *tables, "--metrics", "dcr"])
+ended("evaluate")
 print(json.dumps(found))
 """
 

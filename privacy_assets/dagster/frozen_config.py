@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, overload
@@ -20,6 +21,7 @@ from privacy_assets.infra.objects import check_no_credentials
 RELEASES = "releases"  # key of the resource that every step of a table requires, except the leak study
 _SECTIONS = ("resources", "execution")
 _FORKED = {"start_method": {"forkserver": {"preload_modules": ["privacy_assets.dagster.preload"]}}}
+_STEPS = _FORKED if sys.platform == "linux" else {}  # on macOS, libraries do not support forks
 
 
 @overload
@@ -44,13 +46,13 @@ def frozen_config(given: Any, settings: Mapping[str, Any] | None = None) -> Any:
         given: An instance (``frozen_config(dg.FilesystemIOManager(base_dir="/srv/data"))``) or a definition
             (``frozen_config(dg.multiprocess_executor, {"max_concurrent": 2})``).
         settings: Configuration of a definition. Ignored for an instance. If a required value is missing, no run starts.
-            The default ``start_method`` of ``dg.multiprocess_executor`` is a fork server that has imported the
-            libraries of the steps, instead of "spawn", with which every step imports them.
+            On Linux the default ``start_method`` of ``dg.multiprocess_executor`` is a fork server that has imported
+            the libraries of the steps, instead of "spawn", with which every step imports them.
 
     Returns:
         A definition without configuration schema.
     """
-    definition, values = given, {**(_FORKED if given is dg.multiprocess_executor else {}), **(settings or {})}
+    definition, values = given, {**(_STEPS if given is dg.multiprocess_executor else {}), **(settings or {})}
     if hasattr(given, "get_resource_definition"):
         definition, values = given.get_resource_definition(), given._resolved_config_dict
     if not is_open(definition):

@@ -23,7 +23,7 @@ _LIBRARIES = (
 )
 
 for _name in _LIBRARIES:
-    with suppress(ImportError):  # a missing extra, which the steps of the table may not need
+    with suppress(ImportError, OSError):  # an absent or broken library, which the steps may not need
         import_module(_name)
 gc.collect()
 gc.freeze()  # otherwise the first collection in each step would copy the memory of the server

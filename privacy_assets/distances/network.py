@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import cast
 
 import numpy as np
 import torch
@@ -272,7 +273,7 @@ class _Adam:
     @torch.no_grad()
     def step(self) -> None:
         """Take one step along the gradients of the parameters, all of which must have one."""
-        gradients = [one.grad for one in self.parameters if one.grad is not None]
+        gradients = [cast("Tensor", one.grad) for one in self.parameters]
         adam(
             list(self.parameters),
             gradients,

@@ -501,7 +501,7 @@ def run_metrics(
             raise InputError(f"metric {name} needs {absent[0]}", fix=f"pass {absent[0]} or remove the metric")
         inputs.progress(f"measuring {name}")
         if len(metrics) > 1:
-            advance(inputs.progress, "metrics", len(results), len(metrics), current=f"running {name}")
+            advance(inputs.progress, "metrics", len(results), len(metrics))
         started = time.perf_counter()
         result = metric.measure(inputs)
         limited = {limit.statistic.partition(".")[2] for limit in limits if limit.metric == name}

@@ -38,7 +38,7 @@ class _InTree(_Filled, InTreeCacheLocator):
 
 
 class _Places(CompileResultCacheImpl):
-    _locator_classes = [_Given, _InTree, *CompileResultCacheImpl._locator_classes]
+    _locator_classes = [_Given, *CompileResultCacheImpl._locator_classes[1:], _InTree]
 
 
 class _Cache(FunctionCache):
@@ -74,8 +74,9 @@ class _Cache(FunctionCache):
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a function, cached on disk.
 
-    The cache is next to the file, or in the user's cache folder, or absent if neither is writable. NUMBA_DISABLE_JIT
-    does not apply, because the functions would take hours.
+    The cache is in NUMBA_CACHE_DIR, else next to the file, else in the user's cache folder. If none is writable, the
+    functions next to the file are used, and others are compiled in each process. NUMBA_DISABLE_JIT does not apply,
+    because the functions would take hours.
 
     The first call compiles while the user waits. Kernels should therefore take scratch arrays as arguments, loop over
     cells instead of using whole-array expressions, and avoid composite numpy functions (``sort``, ``unique``,

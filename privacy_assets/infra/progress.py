@@ -27,14 +27,14 @@ def silent(message: str) -> None:
     """
 
 
-def advance(progress: Progress, work: str, done: float | None, total: float | None = None, current: str = "") -> None:
+def advance(progress: Progress, work: str, done: float | None, total: float | None = None) -> None:
     """Report that ``done`` of ``total`` units of ``work`` are done; without ``total`` the end is unknown.
 
     ``work`` identifies the work and must be the same string each time. The work ends when ``done >= total``, or with
-    ``done`` None. ``current`` names the unit that is in progress. Plain functions do not receive this event.
+    ``done`` None. Plain functions do not receive this event.
     """
     if isinstance(progress, Lines | Bars):
-        progress.advance(work, done, total, current)
+        progress.advance(work, done, total)
 
 
 @dataclass(slots=True)
@@ -44,15 +44,15 @@ class _Pace:
     start: float
     first: float
 
-    def told(self, done: float, total: float | None, current: str = "") -> str:
-        """Describe the units done, the unit in progress, the rate, and the remaining time."""
+    def told(self, done: float, total: float | None) -> str:
+        """Describe the units done, the rate, and the remaining time."""
         seconds = perf_counter() - self.start
         rate = (done - self.first) / seconds if seconds > 0 else 0.0
         counted = f"{done:,g}" if total is None else f"{done:,g} of {total:,g}"
         pace = f", {rate:.2g} a second" if rate >= 1 else f", {1 / rate:.2g} s each" if rate > 0 else ""
         left = (total - done) / rate if total and rate > 0 else 0.0
         left_text = f", about {duration(left)} left" if left >= 0.5 else ""
-        return counted + (f", {current}" if current else "") + pace + left_text
+        return counted + pace + left_text
 
 
 def duration(seconds: float) -> str:
@@ -77,14 +77,14 @@ class Lines:
         """Write ``message``."""
         self.write(message)
 
-    def advance(self, work: str, done: float | None, total: float | None = None, current: str = "") -> None:
+    def advance(self, work: str, done: float | None, total: float | None = None) -> None:
         """Handle :func:`advance`."""
         now = perf_counter()
         if done is not None:
             pace = self._paces.setdefault(work, _Pace(now, done))
             if now - self._last >= EVERY:
                 self._last = now
-                self.write(f"{work}: {pace.told(done, total, current)}")
+                self.write(f"{work}: {pace.told(done, total)}")
         if _over(done, total):
             self._paces.pop(work, None)
 
@@ -123,14 +123,14 @@ class Bars:
         """Print ``message`` above the bars."""
         self._shown.console.print(f"  {message}", markup=False, highlight=False, soft_wrap=True)
 
-    def advance(self, work: str, done: float | None, total: float | None = None, current: str = "") -> None:
+    def advance(self, work: str, done: float | None, total: float | None = None) -> None:
         """Handle :func:`advance`."""
         if done is not None:
             if work not in self._bars:
                 self._bars[work] = self._shown.add_task(work, total=total, told=""), _Pace(perf_counter(), done)
                 self._shown.start()
             task, pace = self._bars[work]
-            self._shown.update(task, completed=done, total=total, told=pace.told(done, total, current))
+            self._shown.update(task, completed=done, total=total, told=pace.told(done, total))
         if _over(done, total):
             self._end(work)
 

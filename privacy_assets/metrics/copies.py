@@ -186,6 +186,8 @@ def similar_people(real: np.ndarray, people: np.ndarray, rows: np.ndarray) -> np
 
     For ``real`` and ``people`` see :func:`similar_rows`. Equal rows of a subject count once.
     """
+    if len(rows) == 0:
+        return np.zeros((3, 0), np.int64)
     distinct, place = distinct_encoded(_cells(real, _sizes(real)))
     pairs, once = np.unique(people * len(distinct) + place, return_index=True)  # ordered by subject
     counts = _count_changed(real[:, rows], distinct, np.bincount(pairs % len(distinct)))

@@ -155,7 +155,7 @@ class Fidelity(Metric):
         if self.targets is not None or len(questions) <= _MOST_PREDICTED:
             return questions, ""
         drawn = [questions[place] for place in np.sort(rng.permutation(len(questions))[:_MOST_PREDICTED])]
-        names = ", ".join(safe_repr(question.name) for question in drawn)
+        names = ", ".join(repr(question.name) for question in drawn)
         return drawn, f"{len(drawn)} of {len(questions)} columns, drawn at random: {names}"
 
     def _estimates(

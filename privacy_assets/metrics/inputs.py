@@ -78,6 +78,7 @@ class EvaluationInputs:
     progress: Progress = silent
     notes: tuple[str, ...] = ()
     seal: bytes = field(default=b"", repr=False)
+    _made: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         seen: dict[str, np.ndarray] = {role: np.unique(codes) for role, codes in self.subjects.items()}
@@ -258,15 +259,13 @@ class EvaluationInputs:
         found[self.all_subjects.codes] = np.concatenate([self.people[role] for role in self.real_roles])
         return found
 
-    @cached_property
-    def _made(self) -> dict[Any, Any]:
-        return {}
-
     def once(self, make: Callable[..., _Made], *args: Any) -> _Made:
         """Return ``make(self, *args)``, computed once, for values that several metrics use.
 
+        :meth:`with_settings` keeps it.
+
         Args:
-            make: Function of these inputs and hashable arguments.
+            make: Function of hashable arguments and of the tables, subjects and seed of these inputs.
             *args: The arguments.
         """
         key = make, args, self.seed

@@ -17,7 +17,7 @@ from privacy_assets.tables.names import as_named
 from privacy_assets.tables.reading import CSV, SAME_COLUMNS, folder_values, frame_of, kind_of, read_table, unreadable
 from privacy_assets.tables.schema import check_frame, check_same_columns
 
-_MOST_OPEN = 64  # files that one table keeps open: a process may open about 1,000
+_MOST_OPEN = 64  # files that one table keeps open, each of them twice: a process may open about 1,000
 
 
 def open_table(path: str | Location, form: CsvFormat = CSV) -> pd.DataFrame | StoredTable:

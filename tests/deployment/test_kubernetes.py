@@ -390,6 +390,7 @@ def test_the_image_has_what_the_values_name() -> None:
     assert f"USER {user}:{group}" in lines and "WORKDIR /app" in lines
     for source in re.findall(r"^COPY (.+) \S+$", lines, re.MULTILINE):
         assert all((ROOT / name).exists() for name in source.split())
+    assert 'ENV NUMBA_CPU_NAME=${CPU} NUMBA_CPU_FEATURES=""' in lines, "compiled for the nodes, not for the builder"
     assert {"pyproject.toml", "hatch_build.py", "README.md", "LICENSE"} <= set(lines.split()), "the build reads these"
     assert set(re.findall(r"\[([\w,]+)\]", lines)[0].split(",")) == {"dagster", "k8s", "postgres", "s3"}
     home = LAUNCHER["config"]["dagster_home"]

@@ -221,6 +221,20 @@ def inputs_of(*frames: pd.DataFrame, seed: int = 0) -> EvaluationInputs:
     return read_inputs(*frames[:3], reference=frames[3] if len(frames) > 3 else None, seed=seed)
 
 
+def test_what_metrics_share_is_made_once_for_each_seed() -> None:
+    rows = pd.DataFrame({"a": range(3)})
+    inputs, made = inputs_of(rows, rows, rows), []
+
+    def make(own: EvaluationInputs, number: int) -> list[int]:
+        made.append((own.seed, number))
+        return [number]
+
+    other_settings, other_seed = inputs.with_settings(device="cuda"), inputs.with_settings(seed=1)
+    assert other_settings.once(make, 2) is inputs.once(make, 2)
+    assert inputs.once(make, 3) == [3] and other_seed.once(make, 2) == [2]
+    assert made == [(0, 2), (0, 3), (1, 2)]
+
+
 def changed_share(*frames: pd.DataFrame, seed: int = 0) -> Estimate:
     return Copies(n_permutations=199).measure(inputs_of(*frames, seed=seed)).estimate("changed_share")
 
