@@ -71,14 +71,19 @@ class _Lanes:
         return self.builder.select(self.builder.fcmp_ordered(">", left, right), left, right)
 
     def count(self, terms: Any, mask: Callable[[Any], Any], kind: ir.IntType = _SHORT) -> Any:
-        """Count the set bits of the mask per lane as float32, over at most as many ``terms`` as ``kind`` can hold."""
-        builder, kept = self.builder, cgutils.alloca_once_value(self.builder, self.zero(kind))
-        most = 2**kind.width - 1
-        terms = builder.select(builder.icmp_unsigned("<", terms, terms.type(most)), terms, terms.type(most))
-        with cgutils.for_range(builder, terms) as loop:
-            one = builder.zext(mask(loop.index), ir.VectorType(kind, self.lanes))
-            builder.store(builder.add(builder.load(kept), one), kept)
-        return builder.uitofp(builder.load(kept), ir.VectorType(_FLOAT, self.lanes))
+        """Count the set bits of the mask per lane as float32, in counters of ``kind`` that are emptied when full."""
+        builder, most, floats = self.builder, terms.type(2**kind.width - 1), ir.VectorType(_FLOAT, self.lanes)
+        total = cgutils.alloca_once_value(builder, self.zero(_FLOAT))
+        kept = cgutils.alloca_once(builder, ir.VectorType(kind, self.lanes))
+        with cgutils.for_range(builder, builder.udiv(builder.add(terms, terms.type(most.constant - 1)), most)) as full:
+            first = builder.mul(full.index, most)
+            left = builder.sub(terms, first)
+            builder.store(self.zero(kind), kept)
+            with cgutils.for_range(builder, builder.select(builder.icmp_unsigned("<", left, most), left, most)) as loop:
+                one = builder.zext(mask(builder.add(first, loop.index)), ir.VectorType(kind, self.lanes))
+                builder.store(builder.add(builder.load(kept), one), kept)
+            builder.store(builder.fadd(builder.load(total), builder.uitofp(builder.load(kept), floats)), total)
+        return builder.load(total)
 
     def squares(self, start: Any, terms: Any, difference: Callable[[Any], Any]) -> Any:
         """Add the squares of ``terms`` differences to ``start``."""
@@ -99,7 +104,7 @@ class _Lanes:
 def rows_within(typing: Any, lanes: Any, slots: Any, leaf: Any, number: Any, slot: Any, limit: Any) -> Any:
     """Return the uint32 mask of the rows of a leaf whose squared distance is at most ``limit``.
 
-    The distance uses float32 and the slots of the first 255 columns. ``lanes`` float32 (leaves, p, LEAF) and ``slots``
+    The distance uses float32. ``lanes`` float32 (leaves, p, LEAF) and ``slots``
     uint8 (leaves, q, LEAF) are the rows; ``number`` (p,) and ``slot`` (q,) are the query.
     """
 

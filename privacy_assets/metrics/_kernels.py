@@ -111,22 +111,21 @@ def _nearest_by(
 
 
 @inlined
-def offer(parts: Array, at: int, distances: Array, places: Array) -> float:
+def offer(parts: Array, after: Array, at: int, distances: Array, places: Array) -> float:
     """Update the neighbors of every left-out column with a point, and return the largest k-th distance.
 
-    ``parts`` float64 (columns,) are the squared distances of the point in each column.
+    ``parts`` float64 (columns,) are the squared distances of the point in each column, ``after`` (columns,) is scratch.
     """
     last, total, reach = distances.shape[1] - 1, 0.0, 0.0
-    for part in parts:
-        total += part
+    for column in range(len(parts) - 1, -1, -1):
+        after[column] = total
+        total += parts[column]
+    before = 0.0  # not total - part, because subtracting a large part would cancel the small ones
     for column in range(len(parts)):
-        if total * (1 - 1e-12) - parts[column] < distances[column, last]:
-            others = 0.0  # summed again, because subtracting a large part from the sum would cancel the small ones
-            for other in range(len(parts)):
-                if other != column:
-                    others += parts[other]
-            if others < distances[column, last]:
-                insert(distances[column], places[column], others, at)
+        others = before + after[column]
+        if others < distances[column, last]:
+            insert(distances[column], places[column], others, at)
+        before += parts[column]
         reach = max(reach, distances[column, last])
     return reach
 
@@ -151,7 +150,7 @@ def nearest_without(queries: Array, points: Array, category: Array, start: Array
     """Return the nearest points by all columns except one, for each of them: int64 (queries, columns, k)."""
     width = len(start) - 1
     places = np.full((queries.shape[1], width, k), -1, np.int64)
-    work = np.empty((width, k)), np.empty(width), np.empty((3, _POINT_BLOCK), np.float32)
+    work = np.empty((width, k)), np.empty((2, width)), np.empty((3, _POINT_BLOCK), np.float32)
     _nearest_without(queries, points, category, start, slack, places, *work)
     return places
 
@@ -168,6 +167,7 @@ def _nearest_without(
     exact: Array,
     held: Array,
 ) -> None:
+    parts, after = exact[0], exact[1]
     for row in range(len(places)):
         distances[:] = np.inf
         reach, query = np.inf, queries[:, row]
@@ -179,9 +179,9 @@ def _nearest_without(
                 continue
             for at in range(len(total)):
                 if total[at] * (1 - slack) - largest[at] < reach:
-                    for column in range(len(exact)):
-                        exact[column] = apart(query, block[:, at], category, start[column], start[column + 1])
-                    reach = offer(exact, first + at, distances, places[row])
+                    for column in range(len(parts)):
+                        parts[column] = apart(query, block[:, at], category, start[column], start[column + 1])
+                    reach = offer(parts, after, first + at, distances, places[row])
 
 
 _BLOCK = 4096  # synthetic rows whose sums fit in the processor's cache
