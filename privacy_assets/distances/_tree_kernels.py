@@ -177,11 +177,11 @@ def _split(
 
 @inlined
 def _groups(rows: int) -> int:
-    """Return the number of children of a node, with which the nodes above the leaves have WIDE of them if possible."""
+    """Return the number of children at which a node stops splitting, so that the nodes below it get WIDE children."""
     halvings = 0
     while rows > LEAF << halvings:
         halvings += 1
-    return WIDE if halvings <= 4 or halvings % 4 == 0 else 1 << halvings % 4
+    return WIDE if halvings <= 4 or halvings % 4 in (0, 3) else 1 << halvings % 4
 
 
 def grow(numbers: Array, slots: Array, weight: Array) -> tuple[Array, Array, Array, Array, int]:
