@@ -68,7 +68,7 @@ def compared(ours: dict[str, Any], theirs: dict[tuple[str, str], dict[str, Any]]
     rows = []
     for (metric, peer), run in theirs.items():
         here = ours["answer"][metric][0]
-        cells = [run["error"], ""] if "error" in run else [f"{run['cpu']:.1f}", f"{run['cpu'] / here:.1f}"]
+        cells = [f"{run['cpu']:.1f}", f"{run['cpu'] / here:.1f}"] if "cpu" in run else [run["error"].split(":")[0], ""]
         rows.append([f"`{metric}`", f"{here:.1f}", peer, *cells])
     return table(["metric", "here, CPU s", "peer", "peer, CPU s", "ratio"], rows)
 

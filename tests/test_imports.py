@@ -18,7 +18,7 @@ LIBRARIES = [
 # By part, in the order in which one process runs them: the libraries that no earlier part needs.
 NEEDED: dict[str, set[str]] = {
     "command line": set(),
-    "keys": {"joblib", "pandas", "pyarrow"},  # the folders of a deployment are those of its gate, which reads tables
+    "keys": {"joblib", "pandas", "pyarrow"},  # the gate, which knows the folders, reads tables
     "policy": set(),
     "read": {"cryptography"},
     "split": set(),
