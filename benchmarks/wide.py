@@ -4,9 +4,9 @@
     python -m benchmarks.wide
 
 The first command creates the environment of the peers. Tables of 1,500 training, 750 holdout and 1,250 synthetic rows
-are drawn by :mod:`benchmarks.wide_tables`. Each measurement is the user plus system seconds of a process with one
-thread. An evaluation of a narrow table compiles the functions before. Markdown on stdout, progress on stderr. Linux
-only.
+are drawn by :mod:`benchmarks.wide_tables`. Each measurement is the user plus system seconds of one call in its
+own process with one thread, without imports and, for a peer, without reading. An evaluation of a narrow table compiles
+the functions before. Markdown on stdout, progress on stderr. Linux only.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ def compared(ours: dict[str, Any], theirs: dict[tuple[str, str], dict[str, Any]]
     rows = []
     for (metric, peer), run in theirs.items():
         here = ours["answer"][metric][0]
-        cells = [f"{run['cpu']:.1f}", f"{run['cpu'] / here:.1f}"] if "cpu" in run else [run["error"].split(":")[0], ""]
+        cells = [f"{run['cpu']:.1f}", f"{run['cpu'] / here:.1f}"] if "cpu" in run else [run["error"], ""]
         rows.append([f"`{metric}`", f"{here:.1f}", peer, *cells])
-    return table(["metric", "here, CPU s", "peer", "peer, CPU s", "ratio"], rows)
+    return table(["metric", "here, CPU s", "peer", "peer, CPU s", "peer / here"], rows)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

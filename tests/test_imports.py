@@ -63,9 +63,9 @@ for task, result in run_table(run, lambda wanted: nullcontext("cpu"), lambda nam
     if task.name == "attest":
         result.shown.report.to_html()
         ended("report")
-tables = [word for role in ("train", "holdout", "synthetic") for word in ("--" + role, "people.parquet")]
+tables = [word for role in ("train", "holdout", "synthetic") for word in (f"--{role}", f"{role}.parquet")]
 with contextlib.redirect_stdout(io.StringIO()):
-    main(["evaluate", *tables, "--metrics", "dcr"])
+    assert main(["evaluate", *tables, "--metrics", "dcr"]) != 2
 ended("evaluate")
 print(json.dumps(found))
 """
@@ -76,7 +76,10 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     """The libraries that each part imports first."""
     folder, rng = tmp_path_factory.mktemp("imports"), np.random.default_rng(0)
     rows = pd.DataFrame(rng.normal(size=(200, 2)), columns=["a", "b"]).assign(person=range(200))
-    rows.assign(c=rng.choice(list("xyz"), 200)).to_parquet(folder / "people.parquet")
+    rows = rows.assign(c=rng.choice(list("xyz"), 200))
+    rows.to_parquet(folder / "people.parquet")
+    for part, role in enumerate(("train", "holdout", "synthetic")):
+        rows[part::3].drop(columns="person").to_parquet(folder / f"{role}.parquet")
     metrics = ["dcr", "memorization", "vulnerability", "value_disclosure"]
     command = [sys.executable, "-c", PARTS, json.dumps([LIBRARIES, metrics])]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "DAGSTER_HOME": str(folder)}

@@ -21,7 +21,8 @@ from privacy_assets.infra.objects import check_no_credentials
 RELEASES = "releases"  # key of the resource that every step of a table requires, except the leak study
 _SECTIONS = ("resources", "execution")
 _FORKED = {"start_method": {"forkserver": {"preload_modules": ["privacy_assets.dagster.preload"]}}}
-_STEPS = _FORKED if sys.platform == "linux" else {}  # on macOS, libraries do not support forks
+if sys.platform != "linux":  # libraries do not support forks on macOS
+    _FORKED = {}
 
 
 @overload
@@ -52,7 +53,7 @@ def frozen_config(given: Any, settings: Mapping[str, Any] | None = None) -> Any:
     Returns:
         A definition without configuration schema.
     """
-    definition, values = given, {**(_STEPS if given is dg.multiprocess_executor else {}), **(settings or {})}
+    definition, values = given, {**(_FORKED if given is dg.multiprocess_executor else {}), **(settings or {})}
     if hasattr(given, "get_resource_definition"):
         definition, values = given.get_resource_definition(), given._resolved_config_dict
     if not is_open(definition):

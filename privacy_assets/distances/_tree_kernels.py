@@ -177,7 +177,10 @@ def _split(
 
 @inlined
 def _groups(rows: int) -> int:
-    """Return the number of children at which a node stops splitting, so that the nodes below it get WIDE children."""
+    """Return the number of children at which a node of ``rows`` rows stops splitting.
+
+    It is 2 or 4 if the nodes above the leaves then get WIDE leaves.
+    """
     halvings = 0
     while rows > LEAF << halvings:
         halvings += 1

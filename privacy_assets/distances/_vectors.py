@@ -104,8 +104,8 @@ class _Lanes:
 def rows_within(typing: Any, lanes: Any, slots: Any, leaf: Any, number: Any, slot: Any, limit: Any) -> Any:
     """Return the uint32 mask of the rows of a leaf whose squared distance is at most ``limit``.
 
-    The distance uses float32. ``lanes`` float32 (leaves, p, LEAF) and ``slots``
-    uint8 (leaves, q, LEAF) are the rows; ``number`` (p,) and ``slot`` (q,) are the query.
+    The distance uses float32. ``lanes`` float32 (leaves, p, LEAF) and ``slots`` uint8 (leaves, q, LEAF) are the rows;
+    ``number`` (p,) and ``slot`` (q,) are the query.
     """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:

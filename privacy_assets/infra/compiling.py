@@ -10,35 +10,27 @@ from pathlib import Path
 from typing import Any
 
 import numba
-from numba.core.caching import CompileResultCacheImpl, FunctionCache, InTreeCacheLocator, UserProvidedCacheLocator
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, UserProvidedCacheLocator
 
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 _LOGGER = logging.getLogger(__name__)
 
 
-class _Filled:
-    """Also accept a folder that cannot be written if it holds the function, as in a container image."""
+class _Given(UserProvidedCacheLocator):
+    """The folder NUMBA_CACHE_DIR, also if it cannot be written but holds the function, as in a container image."""
 
     def ensure_cache_path(self: Any) -> None:
         """Raise OSError if the folder can neither be written nor holds the function."""
         try:
-            super().ensure_cache_path()  # type: ignore[misc]
+            super().ensure_cache_path()
         except OSError:
             base, there = Path(self._py_file).stem, os.listdir(self.get_cache_path())
             if not any(name.startswith(f"{base}.") and f"-{self._lineno}." in name for name in there):
                 raise
 
 
-class _Given(_Filled, UserProvidedCacheLocator):
-    """The folder NUMBA_CACHE_DIR."""
-
-
-class _InTree(_Filled, InTreeCacheLocator):
-    """The folder ``__pycache__`` next to the file."""
-
-
 class _Places(CompileResultCacheImpl):
-    _locator_classes = [_Given, *CompileResultCacheImpl._locator_classes[1:], _InTree]
+    _locator_classes = [_Given, *CompileResultCacheImpl._locator_classes[1:]]
 
 
 class _Cache(FunctionCache):
@@ -74,9 +66,8 @@ class _Cache(FunctionCache):
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a function, cached on disk.
 
-    The cache is in NUMBA_CACHE_DIR, else next to the file, else in the user's cache folder. If none is writable, the
-    functions next to the file are used, and others are compiled in each process. NUMBA_DISABLE_JIT does not apply,
-    because the functions would take hours.
+    The cache is in NUMBA_CACHE_DIR, else next to the file, else in the user's cache folder. If none can be used, the
+    function is compiled in each process. NUMBA_DISABLE_JIT does not apply, because the functions would take hours.
 
     The first call compiles while the user waits. Kernels should therefore take scratch arrays as arguments, loop over
     cells instead of using whole-array expressions, and avoid composite numpy functions (``sort``, ``unique``,

@@ -42,7 +42,8 @@ def isolated() -> Iterator[None]:
     torch's default dtype and device, grad and inference mode, autocast, anomaly detection, deterministic algorithms,
     precision of products and use of oneDNN.
 
-    BLAS uses one thread: work is already split over threads, and idle threads of OpenBLAS spin.
+    BLAS libraries that are already loaded use one thread, also in custom generators: this package runs its own threads,
+    and idle threads of OpenBLAS spin.
 
     In a child that was forked after a library with OpenMP was imported, OpenMP uses one thread: its other threads do
     not exist in the child, which would wait for them.

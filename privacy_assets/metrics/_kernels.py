@@ -164,10 +164,10 @@ def _nearest_without(
     slack: float,
     places: Array,
     distances: Array,
-    exact: Array,
+    scratch: Array,
     held: Array,
 ) -> None:
-    parts, after = exact[0], exact[1]
+    parts, after = scratch[0], scratch[1]
     for row in range(len(places)):
         distances[:] = np.inf
         reach, query = np.inf, queries[:, row]

@@ -390,7 +390,9 @@ def test_the_image_has_what_the_values_name() -> None:
     assert f"USER {user}:{group}" in lines and "WORKDIR /app" in lines
     for source in re.findall(r"^COPY (.+) \S+$", lines, re.MULTILINE):
         assert all((ROOT / name).exists() for name in source.split())
-    assert 'ENV NUMBA_CPU_NAME=${CPU} NUMBA_CPU_FEATURES=""' in lines, "compiled for the nodes, not for the builder"
+    compiled = 'ENV NUMBA_CPU_NAME=${CPU} NUMBA_CPU_FEATURES="" NUMBA_CACHE_DIR=/opt/numba'
+    assert compiled in lines, "for the nodes and not for the builder, and where no volume is mounted"
+    assert not [one for one in SERVER["volumeMounts"] if "/opt/numba".startswith(one["mountPath"])]
     assert {"pyproject.toml", "hatch_build.py", "README.md", "LICENSE"} <= set(lines.split()), "the build reads these"
     assert set(re.findall(r"\[([\w,]+)\]", lines)[0].split(",")) == {"dagster", "k8s", "postgres", "s3"}
     home = LAUNCHER["config"]["dagster_home"]

@@ -156,7 +156,7 @@ def test_evaluate_counts_the_metrics_and_tells_a_plain_function_in_words(monkeyp
     for told in given:
         evaluate(*parts, metrics=["dcr", "linkability"], embedder=False, progress=told)
     counted = [line for line in said if line.startswith("metrics: ")]
-    assert [line[:17] for line in counted] == [f"metrics: {number} of 2" + ", " * (number > 0) for number in range(3)]
+    assert [line.split(",")[0] for line in counted] == ["metrics: 0 of 2", "metrics: 1 of 2", "metrics: 2 of 2"]
     assert said.index("measuring linkability") < said.index(counted[1])  # before the metric ends
     assert said.index(counted[1]) < next(at for at, line in enumerate(said) if line.startswith("linkability: pairs"))
     assert said.count("measuring dcr") == 2
