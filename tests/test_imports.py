@@ -38,7 +38,6 @@ NEEDED: dict[str, set[str]] = {
 PARTS = """
 import contextlib, io, json, sys
 from contextlib import nullcontext
-from pathlib import Path
 libraries, metrics = json.loads(sys.argv[1])
 found = {}
 def ended(part):

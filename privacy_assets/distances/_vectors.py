@@ -18,7 +18,7 @@ from numba.np.arrayobj import make_array
 
 WIDE = 16  # maximum number of children of a node
 LEAF = 32  # maximum number of rows of a leaf
-_FLOAT, _BYTE, _SHORT, _INT = ir.FloatType(), ir.IntType(8), ir.IntType(16), ir.IntType(32)
+_FLOAT, _BYTE, _INT = ir.FloatType(), ir.IntType(8), ir.IntType(32)
 _FUSED = ("contract",)  # fused multiply-add is allowed
 
 
@@ -70,19 +70,20 @@ class _Lanes:
     def larger(self, left: Any, right: Any) -> Any:
         return self.builder.select(self.builder.fcmp_ordered(">", left, right), left, right)
 
-    def count(self, terms: Any, mask: Callable[[Any], Any], kind: ir.IntType = _SHORT) -> Any:
-        """Count the set bits of the mask per lane as float32, in counters of ``kind`` that are emptied when full."""
-        builder, most, floats = self.builder, terms.type(2**kind.width - 1), ir.VectorType(_FLOAT, self.lanes)
+    def count(self, terms: Any, mask: Callable[[Any], Any]) -> Any:
+        """Count the set bits of the mask per lane as float32, by bytes that are emptied after 255 terms."""
+        builder, most = self.builder, terms.type(255)
         total = cgutils.alloca_once_value(builder, self.zero(_FLOAT))
-        kept = cgutils.alloca_once(builder, ir.VectorType(kind, self.lanes))
-        with cgutils.for_range(builder, builder.udiv(builder.add(terms, terms.type(most.constant - 1)), most)) as full:
-            first = builder.mul(full.index, most)
+        kept = cgutils.alloca_once(builder, ir.VectorType(_BYTE, self.lanes))
+        with cgutils.for_range(builder, builder.udiv(builder.add(terms, terms.type(254)), most)) as block:
+            first = builder.mul(block.index, most)
             left = builder.sub(terms, first)
-            builder.store(self.zero(kind), kept)
+            builder.store(self.zero(_BYTE), kept)
             with cgutils.for_range(builder, builder.select(builder.icmp_unsigned("<", left, most), left, most)) as loop:
-                one = builder.zext(mask(builder.add(first, loop.index)), ir.VectorType(kind, self.lanes))
+                one = builder.zext(mask(builder.add(first, loop.index)), ir.VectorType(_BYTE, self.lanes))
                 builder.store(builder.add(builder.load(kept), one), kept)
-            builder.store(builder.fadd(builder.load(total), builder.uitofp(builder.load(kept), floats)), total)
+            counted = builder.uitofp(builder.load(kept), ir.VectorType(_FLOAT, self.lanes))
+            builder.store(builder.fadd(builder.load(total), counted), total)
         return builder.load(total)
 
     def squares(self, start: Any, terms: Any, difference: Callable[[Any], Any]) -> Any:
@@ -121,7 +122,7 @@ def rows_within(typing: Any, lanes: Any, slots: Any, leaf: Any, number: Any, slo
             held = v.vector(0, builder.mul(builder.add(first_number, column), lanes))
             return builder.fsub(held, v.everywhere(v.item(3, column)))
 
-        return v.mask("<=", v.squares(v.count(q, differs, _BYTE), p, away), args[5])
+        return v.mask("<=", v.squares(v.count(q, differs), p, away), args[5])
 
     return types.uint32(lanes, slots, types.intp, number, slot, types.float32), generate
 
