@@ -4,9 +4,9 @@
     python -m benchmarks.wide
 
 The first command creates the environment of the peers. Tables of 1,500 training, 750 holdout and 1,250 synthetic rows
-are drawn by :mod:`benchmarks.wide_tables`. Each measurement is the user plus system seconds of one call in its
-own process with one thread, without imports and, for a peer, without reading. An evaluation of a narrow table compiles
-the functions before. Markdown on stdout, progress on stderr. Linux only.
+are drawn by :mod:`benchmarks.wide_tables`. Each measurement is the user plus system seconds of one call in its own
+process with one thread, without imports and, for a peer, without reading. An evaluation of a narrow table compiles the
+functions before. Markdown on stdout, progress on stderr. Linux only.
 """
 
 from __future__ import annotations
