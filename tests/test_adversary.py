@@ -59,6 +59,7 @@ def test_copies_moved_just_out_of_the_filter_are_refused(kind: type) -> None:
     assert verdict(FRESH) == "pass"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy_counts", [True, False])
 def test_whoever_tries_again_and_again_seldom_passes_a_leak(policy_counts: bool) -> None:
     """500 adversaries whose true leak is just above the limit, 50 tries each: a conservative bound is within it only by

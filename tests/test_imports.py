@@ -88,6 +88,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", NEEDED)
 def test_a_part_imports_only_what_it_needs(part: str, imported: dict[str, list[str]]) -> None:
     assert set(imported[part]) <= NEEDED[part]

@@ -195,6 +195,7 @@ def test_a_policy_whose_limits_a_copy_of_train_does_not_break_is_not_assessable(
     assert broken.status == "fail"
 
 
+@pytest.mark.slow
 def test_the_levels_of_all_attempts_sum_up_to_that_of_one() -> None:
     """Independently of the package: scipy's normal distribution converts each widened end back into a level."""
     half = NormalDist().inv_cdf(0.975)

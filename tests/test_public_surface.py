@@ -76,6 +76,7 @@ def test_everything_below_the_orchestrators_works_where_both_are_blocked() -> No
     assert run(code).strip() == "True"
 
 
+@pytest.mark.slow
 def test_registries_report_and_embedder_import_no_heavy_library() -> None:
     heavy = {"dagster", "torch", "faiss", "sklearn", "numba", "scipy", "jinja2", "sdmetrics", "statsmodels",
              "matplotlib", "great_expectations"}  # fmt: skip
@@ -146,6 +147,7 @@ def base_alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str
     return folder, json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_the_base_package_evaluates_and_the_verdict_names_what_is_missing(
     base_alone: tuple[Path, dict[str, Any]],
 ) -> None:

@@ -140,7 +140,7 @@ def test_fresh_rows_of_adult_hold_the_default_policy(adult_leak):
     assert report.verdict == "pass", broken(report)
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_fresh_rows_hold_and_copies_break_over_splits(adult, uk_census):
     """None of 888 releases of fresh rows was refused (benchmarks/results/calibration.md), so their share is below 1 in
     296 (95 %): two of six by chance are less likely than 1 in 5,000.
@@ -372,6 +372,7 @@ def test_sizes_may_differ(adult, sizes):
         assert estimate(report, key).low <= 0 <= estimate(report, key).high, key
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leak", [False, True], ids=["fresh", "copy"])
 def test_a_holdout_of_40_rows_never_passes(adult, leak):
     train, holdout, fresh = cut(adult, 2_000, 40, 2_000)

@@ -55,6 +55,7 @@ def verdicts(own: TableRun, *statuses: str) -> None:
         own.gate.log.append(own.target, "verdict", lambda _, facts=facts: facts)
 
 
+@pytest.mark.slow
 def test_a_refused_difference_is_shown_and_signed(home: Path, command: Command) -> None:
     accept = ("accept", NAME, "--releases", home / "releases")
     assert "no lock of a table 'people'" in command(*accept, status=2).err
@@ -79,6 +80,7 @@ def test_a_refused_difference_is_shown_and_signed(home: Path, command: Command) 
     assert "Did you mean 'people'" in command("accept", "peple", *accept[2:], status=2).err
 
 
+@pytest.mark.slow
 def test_another_difference_than_the_accepted_one_stops_again(home: Path, command: Command) -> None:
     split(steps(home))
     verdicts(steps(home), "not_assessable")
@@ -91,6 +93,7 @@ def test_another_difference_than_the_accepted_one_stops_again(home: Path, comman
         split(steps(home, kinds={"age": "numeric"}))
 
 
+@pytest.mark.slow
 def test_a_stopped_table_needs_a_reason(home: Path, command: Command) -> None:
     accept = ("accept", NAME, "--releases", home / "releases")
     split(steps(home))

@@ -63,6 +63,7 @@ def test_json_and_text_tell_the_same(audit: Any) -> None:
     assert "CPU seconds" in lines[-1] and "needs at least" in out and err == ""
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_scores(audit: Any) -> None:
     runs = [audit("--max-targets=2", f"--seed={seed}").found["records"] for seed in (0, 0, 1)]
     first, again, other = ([(record["id"], record["scores"]) for record in records] for records in runs)

@@ -53,6 +53,7 @@ def test_one_metric_and_a_policy_of_ones_own(files: dict[str, Path], tmp_path: P
         assert command(*evaluate(files, "--metrics=dcr", f"--policy={policy}", "--quiet"), status=status).err == ""
 
 
+@pytest.mark.slow
 def test_without_a_limit_it_prints_statistics_and_exits_with_3(
     files: dict[str, Path], tmp_path: Path, command: Command
 ) -> None:
@@ -89,6 +90,7 @@ def test_scores_of_every_row_are_a_private_file(files: dict[str, Path], tmp_path
     assert "Fix: add memorization to --metrics" in told and report.exists()
 
 
+@pytest.mark.slow
 def test_a_limit_that_is_not_assessable_exits_with_3(files: dict[str, Path], tmp_path: Path, command: Command) -> None:
     policy = tmp_path / "p.yaml"
     policy.write_text("limits: [{statistic: dcr.privacy_score, at_most: 0.9, min_subjects: 1000}]")
@@ -131,6 +133,7 @@ def test_private_values_are_shown_only_when_asked_for(files: dict[str, Path], tm
     assert "The value is" not in other.err
 
 
+@pytest.mark.slow
 def test_drop_generated_and_domain(tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each table has its own id column; the synthetic one has a region that no real row has."""
     rng, frames = np.random.default_rng(0), {}
@@ -174,6 +177,7 @@ def visits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return evaluate({role: Path(f"{role}.csv") for role in ROLES}, "--metrics=dcr", "--quiet")
 
 
+@pytest.mark.slow
 def test_several_columns_to_drop_and_one_whose_name_holds_a_comma(visits: list[str], command: Command) -> None:
     together = ['--drop=patient, "note, long"', "--kind=age=numeric", "--json=found.json"]
     apart = ["--drop=patient", '--drop="note, long"', "--kind=age=numeric", "--json=other.json"]
@@ -185,6 +189,7 @@ def test_several_columns_to_drop_and_one_whose_name_holds_a_comma(visits: list[s
     assert """--drop 'patient,"note, long"'""" in refused  # the option in the message can be copied
 
 
+@pytest.mark.slow
 def test_the_subject_of_a_synthetic_table_is_refused_or_dropped_and_told(visits: list[str], command: Command) -> None:
     asked = [*visits, "--subject=patient", "--json=found.json", "--html=page.html"]
     refused = command(*asked, '--drop="note, long"', status=2).err
@@ -198,6 +203,7 @@ def test_the_subject_of_a_synthetic_table_is_refused_or_dropped_and_told(visits:
     assert "dropped and not evaluated" in Path("page.html").read_text()
 
 
+@pytest.mark.slow
 def test_without_a_subject_it_says_that_a_row_is_a_person_and_what_looks_like_an_id(
     visits: list[str], command: Command
 ) -> None:

@@ -551,6 +551,7 @@ def test_a_log_that_is_damaged_or_of_a_stopped_table_is_told(home: Deployment) -
     assert "is missing" in home("log", "patients", status=1).out
 
 
+@pytest.mark.slow
 def test_prune_keeps_what_is_current_new_or_young(home: Deployment) -> None:
     made = [home.publish(PATIENTS, seed=seed) for seed in range(4)]
     home.gate.roll_back(PATIENTS, made[0].id)

@@ -105,6 +105,7 @@ def test_what_is_missing_is_listed_and_told(
 # --- output files -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("generator", "suffix"), [("baynet", "parquet"), ("synthpop", "pq"), ("noisy_copy", "csv")])
 def test_a_table_like_the_real_one_with_the_same_bytes_for_the_same_seed_also_from_a_saved_model(
     generate: Generate, resample: Generate, data: Path, tmp_path: Path, generator: str, suffix: str
@@ -129,6 +130,7 @@ def test_a_table_like_the_real_one_with_the_same_bytes_for_the_same_seed_also_fr
         assert list(made.columns[made.isna().any()]) == list(real.columns[real.isna().any()])
 
 
+@pytest.mark.slow
 def test_it_says_that_nothing_is_judged_and_the_command_that_does_it_runs(
     generate: Generate, tmp_path: Path, command: Command
 ) -> None:
@@ -147,6 +149,7 @@ def test_it_says_that_nothing_is_judged_and_the_command_that_does_it_runs(
     assert "dcr.privacy_score" in judged.out
 
 
+@pytest.mark.slow
 def test_csv_comes_and_goes_with_its_kinds_and_values(command: Command, tmp_path: Path) -> None:
     """Otherwise a copied row would not be recognized as a copy."""
     source, out = tmp_path / "p.csv", tmp_path / "s.csv"
@@ -202,6 +205,7 @@ def test_numbers_with_an_exponent_are_numbers() -> None:
     assert settings(pairs) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("modules", "device"), [((), "cpu"), (("torch",), "best")])
 def test_device_checkpoint_seed_and_progress_reach_the_training(
     generate: Generate, tmp_path: Path, modules: tuple[str, ...], device: str, monkeypatch: pytest.MonkeyPatch
@@ -235,6 +239,7 @@ def test_the_privacy_budget_is_told_also_of_a_saved_model(
     assert "epsilon 0.5" in first and "values of town" in first and SECRET not in first
 
 
+@pytest.mark.slow
 def test_a_function_of_ones_own_promises_no_same_rows(
     generate: Generate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,6 +264,7 @@ def test_values_of_few_people_are_replaced_before_training(command: Command, tmp
 # --- rejected input ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_table_cannot_take_the_place_of_what_it_is_made_from(
     generate: Generate, resample: Generate, data: Path, tmp_path: Path
 ) -> None:

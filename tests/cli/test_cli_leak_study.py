@@ -31,6 +31,7 @@ def run(tmp_path: Path, command: Command) -> Callable[..., Said]:
     return lambda *more: command(*asked, "--no-embedder", "--quiet", "--metrics=dcr", *more)
 
 
+@pytest.mark.slow
 def test_a_leak_shows_in_every_file(run: Callable[..., Said], tmp_path: Path) -> None:
     said, out = run("--subject=pid", "--fractions=0,0.5,1", "--noise=0,0.05"), tmp_path / "out"
     assert out.stat().st_mode & 0o777 == 0o700

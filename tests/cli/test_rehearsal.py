@@ -92,6 +92,7 @@ def other_rows(before: pd.DataFrame, train: np.ndarray, text: bool) -> pd.DataFr
     return after if text else after.assign(grade=pd.Categorical(after["grade"], ["other", "low", "high"]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["parquet", pytest.param("csv", marks=pytest.mark.slow)])
 def test_other_rows_of_holdout_and_reference_give_the_same_output(place: Path, command: Command, suffix: str) -> None:
     written(source=(name := f"visits.{suffix}"))
@@ -109,6 +110,7 @@ def test_other_rows_of_holdout_and_reference_give_the_same_output(place: Path, c
     assert SECRET not in "".join(first)
 
 
+@pytest.mark.slow
 def test_nothing_is_written_and_no_attempt_is_counted(place: Path, command: Command) -> None:
     run(command, home="other")
     before = tree(place)
@@ -161,6 +163,7 @@ def test_each_setting_has_a_line_and_the_yaml_runs(place: Path, command: Command
     assert "publish" in run(command)[0]
 
 
+@pytest.mark.slow
 def test_without_try_the_settings_of_the_table_are_rehearsed(place: Path, command: Command) -> None:
     written(generator="synthpop")
     out, _ = run(command, "--rehearse", "--quiet")
@@ -199,6 +202,7 @@ def test_a_brought_table_has_nothing_to_rehearse(place: Path, command: Command) 
     assert "cannot be rehearsed, because it has no generator. Fix: set source" in err
 
 
+@pytest.mark.slow
 def test_exit_statuses(place: Path, command: Command) -> None:
     written(generator="copy", policy={**POLICY, "limits": [{**LIMITS[0], "at_most": 0.1}]})
     out, _ = run(command, "--rehearse", status=1)
@@ -209,6 +213,7 @@ def test_exit_statuses(place: Path, command: Command) -> None:
     assert out.count("  not assessable  ") == 2 and "too few" in out
 
 
+@pytest.mark.slow
 def test_codes_that_only_a_rehearsal_refuses_are_told_as_such(place: Path, command: Command) -> None:
     people = pd.concat(
         [visits(seed).assign(pid=lambda rows, seed=seed: rows["pid"] + seed * PEOPLE) for seed in range(3)]

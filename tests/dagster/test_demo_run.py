@@ -34,6 +34,7 @@ def test_the_honest_table_is_published_and_the_leaky_one_is_not(
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_demo_that_is_not_assessable_ends_with_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limit = {**LENIENT["limits"][0], "min_subjects": 10_000}
     policy = {**QUICK, "policy": {**LENIENT, "limits": [limit]}}

@@ -119,6 +119,7 @@ def number(published) -> int:
     return len(published)
 
 
+@pytest.mark.slow
 def test_a_downstream_asset_receives_the_released_rows_as_the_type_that_it_names(home: Home) -> None:
     SEEN.clear()
     frames = (plain, framed, in_polars, lazily, in_arrow, related)
@@ -134,6 +135,7 @@ def test_a_downstream_asset_receives_the_released_rows_as_the_type_that_it_names
     assert size.tolist() == by_health.size().tolist() and isinstance(first, pl.DataFrame) and len(first) == 3
 
 
+@pytest.mark.slow
 def test_types_that_are_not_tables_say_what_to_do(home: Home) -> None:
     defs = with_assets(home, as_text, number)
     for asset, told in (
@@ -144,6 +146,7 @@ def test_types_that_are_not_tables_say_what_to_do(home: Home) -> None:
         assert told in failed.error_display_string
 
 
+@pytest.mark.slow
 def test_other_bytes_are_never_loaded(home: Home) -> None:
     """Also without an annotation: the bytes are verified whichever type is asked for."""
     (file,) = (home.root / "releases" / "patients").rglob("table.parquet")
@@ -159,6 +162,7 @@ def test_other_bytes_are_never_loaded(home: Home) -> None:
         file.chmod(mode)
 
 
+@pytest.mark.slow
 def test_the_whole_table_may_have_a_prefix(home: Home) -> None:
     """Steps, sensor, schedule and a downstream asset by key."""
     spec = {"source": home.root / "patients.parquet", "subject": "person", **QUICK, "key_prefix": ["lake", "eu"]}
@@ -196,6 +200,7 @@ def example(home: Home, name: str) -> dg.Definitions:
     return module.defs
 
 
+@pytest.mark.slow
 def test_delta_lake_is_source_and_sink(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     deltalake = pytest.importorskip("deltalake", reason="deltalake is not installed")
     lake = home.root / "lake"

@@ -94,6 +94,7 @@ def record_of(inputs: EvaluationInputs) -> dict[str, Any]:
     return json.loads(base64.b64decode(json.loads(inputs.seal)["payload"]))["predicate"]
 
 
+@pytest.mark.slow
 def test_what_was_stored_measures_the_same(made: tuple[TableRun, EvaluationInputs], stored: Path) -> None:
     steps, before = made
     after, signed, snapshot = opened(steps, stored)
@@ -136,6 +137,7 @@ def flipped(file: Path, at: int) -> None:
     file.write_bytes(bytes(data))
 
 
+@pytest.mark.slow
 def test_what_was_changed_is_refused(made: tuple[TableRun, EvaluationInputs], stored: Path) -> None:
     steps, file = made[0], stored / "inputs.bin"
     whole = file.read_bytes()

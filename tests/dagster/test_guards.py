@@ -36,6 +36,7 @@ def python(code: str, **environment: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("environment", ["local", pytest.param("production", marks=pytest.mark.slow)])
 def test_loading_the_definitions_imports_little_and_nothing_heavy(environment: str) -> None:
     """Apart from Dagster and pandas, which a code location imports anyway."""

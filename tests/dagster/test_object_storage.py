@@ -117,6 +117,7 @@ def test_an_object_whose_name_leaves_its_folder_is_not_fetched(bucket: ObjectPat
 # Tables
 
 
+@pytest.mark.slow
 def test_tables_are_read_from_the_store(bucket: ObjectPath) -> None:
     frame = people(50)
     put(frame.iloc[:40], bucket / "people" / "a.parquet")

@@ -32,6 +32,7 @@ def other_run(instance: dg.DagsterInstance, status: dg.DagsterRunStatus, **tags:
     return added.run_id
 
 
+@pytest.mark.slow
 def test_a_run_stops_while_another_one_is_in_progress(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     defs = people_table(tmp_path)
     assert run(defs, instance, "source").success  # the instance knows that it has ended

@@ -34,6 +34,7 @@ REGIONS = dg.StaticPartitionsDefinition(["north", "south"])
 CHECKS = {"metrics": QUICK["metrics"], "policy": LENIENT, "subject": "pid", "embedder": False}
 
 
+@pytest.mark.slow
 def test_a_table_by_region_from_one_file(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     defs = people_table(tmp_path, partitions_def=REGIONS, partition_column="region")
     sides: dict[str, set[str]] = {"train": set(), "holdout": set()}
@@ -142,6 +143,7 @@ def test_checks_on_assets_of_the_user(tmp_path: Path, instance: dg.DagsterInstan
     assert set(made(result)) == {"train", "holdout", "synthetic"}
 
 
+@pytest.mark.slow
 def test_checks_train_the_embedder_of_the_policy(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:

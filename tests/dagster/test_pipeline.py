@@ -194,6 +194,7 @@ def test_a_leaky_table_is_blocked_and_the_previous_release_stays(changing: Path,
     assert (store.current(place, trusted), len(store.history(place))) == before
 
 
+@pytest.mark.slow
 def test_a_score_that_fails_leaves_the_others(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:

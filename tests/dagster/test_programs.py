@@ -67,6 +67,7 @@ def test_a_program_has_no_channel_into_the_metadata(world: World) -> None:
     assert not [record for records in runs for record in records if "[pipes]" in record.event_log_entry.user_message]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["in_train", slow("in_sample")])
 def test_a_program_that_fails_publishes_nothing(world: World, part: str) -> None:
     two_parts(world, **{part: "raise ValueError(QUOTED)"})

@@ -30,6 +30,7 @@ def launch(defs: dg.Definitions, instance: dg.DagsterInstance, job: str) -> dg.E
     return found.execute_in_process(instance=instance, raise_on_error=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("job", ["people_pipeline", "", "mine"])
 def test_a_refused_source_is_one_message_and_never_repeated(
     job: str, tmp_path: Path, retrying: dg.DagsterInstance
@@ -65,6 +66,7 @@ def test_a_run_that_cannot_be_tagged_is_refused_for_the_same_reason(
     assert "ZeroDivisionError" not in failed.error.to_string()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [InputError("the disk is busy", transient=True), MemoryError()])
 def test_a_run_that_may_succeed_the_next_time_is_left_to_the_deployment(
     error: Exception, tmp_path: Path, retrying: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
@@ -78,6 +80,7 @@ def test_a_run_that_may_succeed_the_next_time_is_left_to_the_deployment(
     assert NEVER not in tags and tags[RETRIES] == "true"
 
 
+@pytest.mark.slow
 def test_a_refused_table_is_never_repeated(tmp_path: Path, retrying: dg.DagsterInstance) -> None:
     """The verdict is final, although its metrics ran without an error."""
     result = launch(people_table(tmp_path, generator=memorise), retrying, "people_pipeline")

@@ -63,6 +63,7 @@ def released(folder: Path) -> tuple[bytes, dict[str, Any]]:
     return release.table.read_bytes(), stated
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
@@ -96,6 +97,7 @@ def test_the_same_bytes_as_dagster_makes(
     assert modes == {"report.html": 0o600, "report.json": 0o600, "attestation.json": 0o644}
 
 
+@pytest.mark.slow
 def test_a_table_that_leaks_has_a_page_and_no_release(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert ours(place, written(place, generator="drawing:memorise")) == 1
     told = capsys.readouterr().out
@@ -105,6 +107,7 @@ def test_a_table_that_leaks_has_a_page_and_no_release(place: Path, capsys: pytes
     assert json.loads((place / "reports/people/report.json").read_text())["verdict"] == "fail"
 
 
+@pytest.mark.slow
 def test_a_table_that_is_not_assessable_has_a_page_and_no_release(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -135,6 +138,7 @@ def test_bad_input_is_told_in_one_line(
     assert told in said and len(said.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_synthetic_table_with_the_subject_is_refused_or_published_without(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -41,6 +41,7 @@ class Watch:
         return self.told[before:]
 
 
+@pytest.mark.slow
 def test_one_refusal_sends_one_message(
     tmp_path: Path, instance: dg.DagsterInstance, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -64,6 +65,7 @@ def test_one_refusal_sends_one_message(
     assert watch.tick() == []
 
 
+@pytest.mark.slow
 def test_the_failure_that_stops_a_table_says_so(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,6 +86,7 @@ def test_the_failure_that_stops_a_table_says_so(
     assert "people__split: people is stopped" in text and text.count("is stopped") == 1
 
 
+@pytest.mark.slow
 def test_fifty_passes_do_not_push_a_failure_out(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     @dg.op
     def works() -> None:
@@ -102,6 +105,7 @@ def test_fifty_passes_do_not_push_a_failure_out(tmp_path: Path, instance: dg.Dag
     assert watch.tick() == []
 
 
+@pytest.mark.slow
 def test_a_partition_is_named(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     defs = people_table(tmp_path, generator=memorise, partitions_def=REGIONS, partition_column="region")
     blocked = run(defs, instance, partition="north")
@@ -129,6 +133,7 @@ def test_a_run_that_was_killed_says_what_to_do(tmp_path: Path, instance: dg.Dags
         ]
 
 
+@pytest.mark.slow
 def test_each_of_thirty_failed_runs_is_reported_over_several_ticks(
     tmp_path: Path, instance: dg.DagsterInstance
 ) -> None:
@@ -162,6 +167,7 @@ def test_an_error_of_another_asset_is_reported_without_its_message(instance: dg.
     )
 
 
+@pytest.mark.slow
 def test_a_release_folder_that_cannot_be_used_does_not_stop_the_message(
     tmp_path: Path, instance: dg.DagsterInstance
 ) -> None:

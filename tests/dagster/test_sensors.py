@@ -254,6 +254,7 @@ def test_older_windows_without_a_verdict_are_named(done: str, instance: dg.Dagst
     assert "Fix: launch a backfill" in note
 
 
+@pytest.mark.slow
 def test_after_three_days_without_the_daemon_each_day_is_requested(tmp_path: Path, stored: dg.DagsterInstance) -> None:
     days = ["2026-05-29", "2026-05-30", "2026-05-31"]
     for one in days:
@@ -313,6 +314,7 @@ def skipped(defs: dg.Definitions, instance: dg.DagsterInstance) -> str:
     return str(text)
 
 
+@pytest.mark.slow
 def test_the_reason_of_a_tick_has_verdict_limits_and_release(tmp_path: Path, stored: dg.DagsterInstance) -> None:
     today = day(datetime.now(UTC))
     honest = table(tmp_path)
@@ -333,6 +335,7 @@ def pointer(home: Path) -> Pointer:
     return deployment.store.pointer(ReleaseTarget("people"), deployment.trusted)
 
 
+@pytest.mark.slow
 def test_a_release_of_an_unchanged_source_is_renewed_once_a_day(
     tmp_path: Path, stored: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -358,6 +361,7 @@ def test_a_release_of_an_unchanged_source_is_renewed_once_a_day(
     assert skipped(defs, stored).endswith(f"since its release on {day(datetime.now(UTC))}.")
 
 
+@pytest.mark.slow
 def test_a_stopped_table_and_a_release_that_is_not_current_are_not_renewed(
     tmp_path: Path, stored: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,6 +38,7 @@ def on_device(defs: dg.Definitions) -> dict[str, bool]:
     return {key.path[-1]: "gpu" in asset.op.required_resource_keys for asset in defs.assets for key in asset.keys}
 
 
+@pytest.mark.slow
 def test_the_generator_is_attacked_and_the_release_is_bound_to_it(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     first = run(table(tmp_path), instance)
     assert first.success, failures(first)

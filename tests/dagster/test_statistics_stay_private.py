@@ -83,6 +83,7 @@ def leaks(told: dict[str, Any], leaving: dict[str, str]) -> dict[str, set[str]]:
     return {where: numbers for where, numbers in found.items() if numbers}
 
 
+@pytest.mark.slow
 def test_the_numbers_are_known_and_the_report_has_them(told: dict[str, Any]) -> None:
     (page,) = (told["place"] / "storage/people/privacy_report").glob("report.json")
     assert len(told["measured"]) > 30

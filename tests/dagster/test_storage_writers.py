@@ -100,6 +100,7 @@ def test_rows_moved_between_train_and_holdout_are_refused(world: World) -> None:
     assert world.store.history(ReleaseTarget("halved")) == []
 
 
+@pytest.mark.slow
 def test_settings_restored_after_the_attestation_do_not_publish(world: World) -> None:
     assert world.run(gated(world, "restored", independent, seed=3)).success
     published = world.store.history(ReleaseTarget("restored"))

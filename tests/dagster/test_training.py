@@ -64,6 +64,7 @@ def test_a_run_that_broke_off_goes_on(
     assert again["last validation_loss"] == reference["last validation_loss"]
 
 
+@pytest.mark.slow
 def test_a_stored_generator_that_was_changed_makes_no_table(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     """Its budget statement goes into the report, so the model is sealed with the deployment's key."""
     defs = people_table(tmp_path, generator={"name": "privbayes", "settings": {"epsilon": 5}})

@@ -192,6 +192,7 @@ def test_no_secret_stands_in_the_example() -> None:
     assert VALUES["generatePostgresqlPasswordSecret"] is False and "postgresqlPassword" not in VALUES["postgresql"]
 
 
+@pytest.mark.slow
 def test_the_signing_key_reaches_steps_and_nothing_else(instance: dg.DagsterInstance, cluster: Cluster) -> None:
     assert SIGNING not in json.dumps(VALUES) and SIGNING_VARIABLE not in json.dumps(VALUES)
     for name in ("dagsterDaemon", "dagsterWebserver"):
@@ -272,6 +273,7 @@ def test_trusted_keys_are_read_from_a_mount_of_kubernetes(tmp_path: Path, monkey
 # --- devices ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_only_steps_that_may_use_a_device_ask_for_one(instance: dg.DagsterInstance, cluster: Cluster) -> None:
     made = {**step_jobs("nets_pipeline", instance, cluster), **step_jobs("nets_leak_study", instance, cluster)}
     asks = {

@@ -96,6 +96,7 @@ def tables(draw):
     return tuple(parts)
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(tables(), st.integers(1, 6), st.sampled_from(("tree", "product")))
 def test_any_tables(both, k, path):
@@ -229,6 +230,7 @@ def test_distinct_rows_stand_in_the_order_of_dense_ones(case):
     np.testing.assert_array_equal(place, expected)
 
 
+@pytest.mark.slow
 def test_memory_stays_linear_with_ties_everywhere():
     g = np.random.default_rng(5)
     points = g.integers(0, 2, (8000, 14)).astype(np.float32)  # a dense float64 table of distances would take 512 MB

@@ -43,6 +43,7 @@ def test_rows_exactly_at_the_radius_count(case):
         np.testing.assert_array_equal(weight_within(queries, points, radius), brute(queries, points, radius))
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(tables(), st.sampled_from((0.0, 0.25, 1.0, 1.5, 3e7, 1e15)))
 def test_any_tables(both, radius):

@@ -66,6 +66,7 @@ def test_other_values_are_no_seeds(seed: Any) -> None:
         power_analysis(10, 10, seed=seed)
 
 
+@pytest.mark.slow
 def test_large_numbers_give_no_warning() -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -103,6 +104,7 @@ def _evaluated(out: Any) -> None:
         out.put(repr(error))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not fork by default")
 def test_a_forked_child_evaluates_with_the_embedder_after_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
     threads = torch.get_num_threads()
@@ -122,6 +124,7 @@ def test_a_forked_child_evaluates_with_the_embedder_after_its_parent(monkeypatch
         torch.set_num_threads(threads)
 
 
+@pytest.mark.slow
 def test_a_host_program_does_not_change_the_statistics() -> None:
     expected = numbers(policy=SHORT, seed=0)
     torch.set_default_dtype(torch.float64)

@@ -161,6 +161,7 @@ def test_metrics_and_policy_are_chosen_from_each_other() -> None:
 PAPER = {"preset": "paper", "width": 8, "max_epochs": 3}
 
 
+@pytest.mark.slow
 def test_the_report_contains_the_training_of_the_embedder(tables: dict[str, pd.DataFrame], tmp_path: Path) -> None:
     """The settings come from the policy, and the figures from the kept epoch."""
     rows = [tables.pop(role) for role in ("train", "holdout", "synthetic")]

@@ -53,6 +53,7 @@ def test_repeated_rows_of_a_subject_count_once() -> None:
     assert often.p_value > 0.01
 
 
+@pytest.mark.slow
 def test_row_order_does_not_matter_and_the_seed_does_not_decide() -> None:
     train, holdout = halves(3)
     first = exchangeability(inputs(train, holdout))

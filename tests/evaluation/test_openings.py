@@ -50,6 +50,7 @@ def wide(rows: int, seed: int, columns: int = COLUMNS) -> pd.DataFrame:
     return pd.DataFrame({f"c{at:02}": kinds[at % 3]() for at in range(columns)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [3, COLUMNS])
 def test_evaluate_opens_each_file_twice_whatever_its_width(
     tmp_path: Path, openings: Counter[str], columns: int

@@ -44,6 +44,7 @@ def statuses(report: Report) -> dict[str, str]:
 SOME = [pytest.param(name, marks=[] if name == "cents" else pytest.mark.slow) for name in SHIFTS]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shift", SOME)
 def test_fresh_rows_never_fail_next_to_a_shifted_holdout(shift: str) -> None:
     report = judged(SHIFTS[shift](HOLDOUT), FRESH)
@@ -60,6 +61,7 @@ def test_fresh_rows_never_fail_next_to_a_shifted_holdout(shift: str) -> None:
         assert shifted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shift", SOME)
 @pytest.mark.parametrize("share", [pytest.param(1.0, marks=pytest.mark.slow), 0.2])
 def test_copies_fail_next_to_a_shifted_holdout(shift: str, share: float) -> None:
@@ -68,6 +70,7 @@ def test_copies_fail_next_to_a_shifted_holdout(shift: str, share: float) -> None
     assert judged(SHIFTS[shift](HOLDOUT), made).verdict == "fail"
 
 
+@pytest.mark.slow
 def test_a_table_that_is_not_shifted_is_judged_as_before() -> None:
     report = judged(HOLDOUT, FRESH)
     assert report.verdict == "pass"
@@ -80,6 +83,7 @@ def test_the_auc_is_a_half_for_equal_and_one_for_separate_tables() -> None:
     assert _auc(apart) > 0.95 and exchangeability(apart).p_value <= 0.001
 
 
+@pytest.mark.slow
 def test_a_pipeline_of_brought_tables_asks_as_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import yaml
 

@@ -110,6 +110,7 @@ def test_kills_at_random_moments(kind: str) -> None:
         assert not [path for path in root.rglob(".*") if path.name not in kept]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.slow)])
 def test_death_at_every_call_that_changes_the_disk(scene: Scene, step: int) -> None:
     seen = set()
@@ -149,6 +150,7 @@ def test_failure_of_every_call_that_changes_the_disk(scene: Scene, for_good: boo
     assert refused > len(scene.changes) // 3  # the state of the log is written again
 
 
+@pytest.mark.slow
 def test_a_disk_that_takes_a_part_of_what_is_written(scene: Scene) -> None:
     """Half of one write is stored, or all bytes until the disk is full."""
     outcomes = set()
@@ -200,6 +202,7 @@ def test_nothing_is_signed_without_the_record_of_its_failure(deployment: Deploym
             assert remembered(gate)
 
 
+@pytest.mark.slow
 def test_no_half_snapshot(deployment: Deployment) -> None:
     def take(gate: Gate) -> Any:
         return read_snapshot(gate.take_snapshot(Table.read(rows(2)), PLACE, "t")[0])

@@ -366,6 +366,7 @@ def test_a_reader_who_is_another_user_believes_the_owner_of_the_releases_and_nob
 # Type of file
 
 
+@pytest.mark.slow
 def test_no_pipe_is_waited_for(ready: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("PRIVACY_ASSETS_")]:
         monkeypatch.delenv(name)

@@ -285,6 +285,7 @@ def test_without_its_private_results_nothing_is_published(gate: Gate) -> None:
 # Replaced and rolled back releases
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gate", ["disk", pytest.param("objects", marks=pytest.mark.slow)], indirect=True)
 def test_what_was_replaced_or_rolled_back_comes_back_by_rollback_alone(gate: Gate) -> None:
     """The envelope and the order of rows do not matter."""

@@ -141,6 +141,7 @@ class Swap(Disk):
 PATTERNS = ["*", "*/_all", "*/_all/releases", "*/_all/releases/[!.]*", "*/_all/releases/*/*", "*/_all/*.json*"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("step", [12, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_swap_before_a_call_that_changes_the_disk(tmp_path: Path, pattern: str, step: int) -> None:
@@ -232,6 +233,7 @@ def held(path: Path) -> Iterator[int]:
         process.stdin.close()
 
 
+@pytest.mark.slow
 def test_the_wait_for_a_lock_ends_and_names_the_process(
     ready: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -121,6 +121,7 @@ def test_a_failure_counts_once_it_is_scored(local: Gate) -> None:
 # Attempts
 
 
+@pytest.mark.slow
 def test_attempts_are_counted_since_the_last_release_whatever_was_changed(local: Gate) -> None:
     """Other training rows, another partition or other settings do not restart the count. The same rows count once."""
     assert [chain(local, number).stated.attempt for number in (1, 2, 1)] == [1, 2, 1]
@@ -146,6 +147,7 @@ def test_every_attempt_has_a_number_of_its_own(gate: Gate) -> None:
     assert events(gate) == ["attempt"] * 6
 
 
+@pytest.mark.slow
 def test_releases_of_another_partition_do_not_restart_the_count_or_dilute_the_verdicts(local: Gate) -> None:
     """Three failures of one partition and four releases of another, in turn, would go on for ever."""
     numbers, attempts = iter(range(100)), []
@@ -157,6 +159,7 @@ def test_releases_of_another_partition_do_not_restart_the_count_or_dilute_the_ve
     assert attempts == [*range(1, 7)]
 
 
+@pytest.mark.slow
 def test_partitions_that_are_released_in_turn_are_first_attempts(local: Gate) -> None:
     days = [ReleaseTarget("patients", f"day {number % 3}") for number in range(9)]
     parts = []
@@ -182,6 +185,7 @@ def nights(gate: Gate, passing: list[bool]) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_a_generator_that_leaks_more_each_night_is_stopped(local: Gate) -> None:
     """After twenty nights that pass, the leak is seen in ten of the next twenty: ten tables would be released."""
     drawn = [False, *random.Random(0).sample([True] * 10 + [False] * 9, 19)]
@@ -192,6 +196,7 @@ def test_a_generator_that_leaks_more_each_night_is_stopped(local: Gate) -> None:
     assert found[20:].count("pass") <= 3
 
 
+@pytest.mark.slow
 def test_three_of_seven_do_not_stop_a_table(local: Gate) -> None:
     week = [False, False, True, False, True, True, True]
     assert "stopped" not in nights(local, week * 2)
@@ -208,6 +213,7 @@ def test_not_assessable_does_not_count(local: Gate) -> None:
         local.check_not_stopped("patients")
 
 
+@pytest.mark.slow
 def test_a_stopped_table_publishes_nothing_until_somebody_accepts_it(local: Gate) -> None:
     good = chain(local, 100)
     for number in range(4):
@@ -359,6 +365,7 @@ def restored(gate: Gate, nights: int) -> Chain:
     return chain(gate, 99)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", [1, 5])
 def test_a_log_behind_the_pointer_publishes_nothing_and_the_gap_counts_as_failed(local: Gate, lost: int) -> None:
     part = restored(local, 1 + lost)

@@ -137,6 +137,7 @@ def sparse(path: Path, size: int = 1 << 36) -> None:
     os.truncate(path, size)
 
 
+@pytest.mark.slow
 def test_large_files_do_not_fill_the_memory_of_a_reader(tmp_path: Path) -> None:
     gate = make_gate(tmp_path)
     release = chain(gate).publish()

@@ -128,6 +128,7 @@ def test_other_stores_are_not_written_to(url: str) -> None:
 # Claims, envelopes and pointers
 
 
+@pytest.mark.slow
 def test_a_changed_attestation_is_neither_read_nor_replaced(gate: Gate, tmp_path: Path) -> None:
     part = chain(gate)
     made, stranger = part.publish(), make_gate(tmp_path / "other")
@@ -138,6 +139,7 @@ def test_a_changed_attestation_is_neither_read_nor_replaced(gate: Gate, tmp_path
         read(gate)
 
 
+@pytest.mark.slow
 def test_a_damaged_claim_is_refused_and_one_that_is_gone_is_found_again(gate: Gate) -> None:
     part = chain(gate)
     first = part.publish()
@@ -156,6 +158,7 @@ def test_a_damaged_claim_is_refused_and_one_that_is_gone_is_found_again(gate: Ga
     assert gate.store.current(PLACE, gate.key.trusted) == later
 
 
+@pytest.mark.slow
 def test_a_release_that_was_overtaken_before_it_was_whole_says_so(gate: Gate) -> None:
     part, other = chain(gate), chain(gate, 1)
     claimed = release_objects._claimed(PLACE.below(gate.releases), part.snapshot.sha256, part.sealed.data)
@@ -289,10 +292,11 @@ def test_a_process_that_is_killed_leaves_the_old_release_or_the_new_one(tmp_path
     url = new_bucket()
     gate = in_bucket(make_gate(tmp_path), url)
     with publisher.victim(tmp_path, url) as victim:
-        seen = publisher.kill_at_random(gate, tmp_path, victim, kind, publisher.KILLS // 4)
+        seen = publisher.kill_at_random(gate, tmp_path, victim, kind, publisher.KILLS // len(publisher.ORDERS))
     assert seen["old"] > publisher.KILLS // 20
 
 
+@pytest.mark.slow
 def test_what_is_not_there_and_what_cannot_be_read_are_told_apart(gate: Gate) -> None:
     with pytest.raises(InputError, match="there is no release in s3://"):
         gate.store.current(PLACE, gate.key.trusted)
@@ -328,6 +332,7 @@ def test_a_store_that_is_away_refuses_without_its_secrets(gate: Gate, monkeypatc
 # Locations
 
 
+@pytest.mark.slow
 def test_places_have_one_role_in_one_deployment(gate: Gate, bucket: ObjectPath) -> None:
     part = chain(gate)
     foreign = in_bucket(gate, bucket.url)
@@ -360,6 +365,7 @@ def test_a_pattern_in_a_name_is_a_name(bucket: ObjectPath) -> None:
     assert [str(found) for found in (bucket / "a[1]" / "d").glob("*")] == [f"{bucket}/a[1]/d/x"]
 
 
+@pytest.mark.slow
 def test_markers_and_claims_are_read_up_to_a_bound(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     read_bytes, unbounded = ObjectPath.read_bytes, []
 

@@ -104,6 +104,7 @@ def test_any_table_partition_and_body_come_back(gate: Gate, table: str, partitio
     assert (found.target, found.body) == (ReleaseTarget(table, partition), body)
 
 
+@pytest.mark.slow
 def test_no_flipped_bit_of_an_envelope_is_accepted(gate: Gate) -> None:
     """It is rejected both as spelled and in canonical form, where the signature itself is checked."""
     sealed, trusted = small_sealed(gate), gate.key.trusted

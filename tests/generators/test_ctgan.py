@@ -56,6 +56,7 @@ def models(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 # --- the library as oracle --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "rows"),
     [

@@ -56,6 +56,7 @@ def test_every_generator_is_tried_here() -> None:
 # --- the same for all ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
 def test_the_same_seed_gives_the_same_rows_and_they_are_a_table_of_the_schema(name: str) -> None:
     said: list[str] = []

@@ -29,6 +29,7 @@ def test_rows_of_a_person_go_to_one_teacher() -> None:
         generator._parts(400, Training(0, people=np.arange(400) % 3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "searched"), [("dpgan", 1), ("dpctgan", 2), ("pategan", 0)])
 def test_noise_is_searched_for_the_budget_that_is_told(
     name: str, searched: int, monkeypatch: pytest.MonkeyPatch

@@ -168,6 +168,7 @@ def test_a_real_row_brings_a_condition_that_it_meets() -> None:
     assert float(seen[0] / seen.sum()) == pytest.approx(0.5, abs=0.07)
 
 
+@pytest.mark.slow
 def test_noisy_shares() -> None:
     rng = np.random.default_rng(0)
     exact = noisy_shares(CODES, SHAPE, 0.0, rng)

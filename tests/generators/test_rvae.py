@@ -11,6 +11,7 @@ from privacy_assets.generators import build_generator, load_generator
 from tests.generators.known import TRAIN
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("epochs", "from_second"), [(60, False), (1, True)])
 def test_overfitting_goes_on_to_the_ratio_that_was_asked_for(epochs: int, from_second: bool, tmp_path: Path) -> None:
     """L* is the least loss of both trainings. After a first training of one epoch, the second one has it."""

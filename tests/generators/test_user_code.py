@@ -58,6 +58,7 @@ def program(tmp_path: Path) -> object:
     return make
 
 
+@pytest.mark.slow
 def test_it_is_given_the_private_dtypes_and_no_secrets(
     program: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,6 +184,7 @@ leave(pd.read_parquet(sys.argv[1]), 1, 0)
 """
 
 
+@pytest.mark.slow
 @linux
 @pytest.mark.parametrize("ends", [True, False])
 def test_nothing_that_it_started_is_left(
@@ -227,6 +229,7 @@ built.fit(Table.read(frame), seed=0).sample(2, seed=0)
 """
 
 
+@pytest.mark.slow
 @linux
 @pytest.mark.parametrize("name", ["callable", "command"])
 def test_a_killed_parent_takes_all_with_it_and_the_next_sweeps_its_folder(
@@ -343,6 +346,7 @@ def test_commands_that_are_not_there() -> None:
 # Functions
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "reason"),
     [

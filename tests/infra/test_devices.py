@@ -135,6 +135,7 @@ def test_a_card_has_one_holder_under_any_number_and_until_an_error(cards, tmp_pa
         refused(tmp_path)
 
 
+@pytest.mark.slow
 def test_threads_exclude_each_other_and_hear_of_the_holder(cards, tmp_path):
     inside, heard, guard = [], [], threading.Lock()
 
@@ -161,6 +162,7 @@ def test_threads_exclude_each_other_and_hear_of_the_holder(cards, tmp_path):
     assert all("cuda:0 is held by" in line for line in heard)  # one who ends between the two looks has no number
 
 
+@pytest.mark.slow
 def test_processes_exclude_each_other(cards, tmp_path, start_holder):
     holders, heard = [start_holder(2) for _ in range(2)], []
     refused(tmp_path, rf"process {holders[0].pid}", slots=2, timeout=0.5, on_wait=heard.append)

@@ -54,6 +54,7 @@ def test_a_copy_gives_every_record_away_and_the_bound_over_records_pays_for_thei
     assert audit.epsilon_lower_bound < max(record.epsilon_lower_bound for record in audit.records)
 
 
+@pytest.mark.slow
 def test_a_generator_that_ignores_its_table_gives_nobody_away():
     audit = small_audit(Blind(), max_targets=12, tests=100)
     assert abs(audit.auc["mean"] - 0.5) < 4 * 0.058 / 12**0.5
@@ -186,6 +187,7 @@ def test_rows_of_the_same_person_are_no_neighbours_and_one_of_them_is_chosen():
 # --- seeds, threads, interruption -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_audit_on_any_number_of_threads(monkeypatch, weak):
     monkeypatch.setattr("privacy_assets.infra.parallel.threads", lambda: 3)
     assert outcome(small_audit(Shuffled(), **WEAK)) == outcome(weak)
@@ -214,6 +216,7 @@ def interrupted(folder, step, **settings):
         small_audit(progress=Lines(progress), checkpoint=folder, **settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [1, 2, 4, 10])
 def test_an_interrupted_audit_goes_on_with_the_same_result(tmp_path, monkeypatch, weak, step):
     monkeypatch.setattr(games, "CODED_BLOCK", 16)

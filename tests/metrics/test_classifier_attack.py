@@ -102,6 +102,7 @@ def test_long_tables_are_learned_in_part(monkeypatch):
 # ------------------------------------------------------------------------- statistics
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_reference", [False, True])
 def test_copy_is_worst_and_fresh_rows_are_the_null(with_reference):
     train, holdout, fresh, reference = release(600, 400, 600, 300)
@@ -124,6 +125,7 @@ def test_copy_is_worst_and_fresh_rows_are_the_null(with_reference):
         assert 0 <= row["low"] <= row["fpr"] <= row["high"]
 
 
+@pytest.mark.slow
 def test_other_statistics_do_not_change_with_the_classifier():
     inputs = given(*release(400, 320, 400, copies=40))
     off, on = (MembershipInference(n_permutations=199, classifier=one).measure(inputs) for one in (False, True))
@@ -135,6 +137,7 @@ def test_other_statistics_do_not_change_with_the_classifier():
             assert estimate.to_json() == on.estimate(estimate.name).to_json()
 
 
+@pytest.mark.slow
 def test_low_rates_need_300_people_in_holdout():
     few = QUICK.measure(given(*release(400, 299, 50)))
     assert {few.estimate(name).note for name in LOW_RATES} == {"not measurable: 299 people in holdout, 300 required"}

@@ -114,6 +114,7 @@ def _outliers(real: np.ndarray) -> np.ndarray:
     return nearest >= np.quantile(nearest, 0.9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reference", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=() if kind in ("exact", "jittered") else pytest.mark.slow) for kind in KINDS]
@@ -263,6 +264,7 @@ def test_the_dose_is_between_the_doses_where_plantings_began_to_be_seen() -> Non
     assert seen_dose(mixed, 0.01)[1] > value
 
 
+@pytest.mark.slow
 def test_the_interval_holds_the_dose_of_a_known_law() -> None:
     rng, held = np.random.default_rng(0), []
     for _ in range(200):

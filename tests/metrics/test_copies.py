@@ -258,6 +258,7 @@ def test_copies_with_changed_cells_are_seen(cells: int) -> None:
     assert avoided.high < -0.003
 
 
+@pytest.mark.slow
 def test_fresh_rows_have_no_changed_copies() -> None:
     for seed in range(4):
         rng = np.random.default_rng(seed)
@@ -265,6 +266,7 @@ def test_fresh_rows_have_no_changed_copies() -> None:
         assert found.low <= 0.001 <= found.high + 0.001
 
 
+@pytest.mark.slow
 def test_the_order_of_rows_and_columns_and_names_of_values_change_nothing() -> None:
     rng = np.random.default_rng(8)
     train, holdout, fresh = (wide(300, rng) for _ in range(3))

@@ -202,6 +202,7 @@ def test_too_few_people_or_rows_are_not_measurable(train: int, synthetic: int) -
     assert all("need at least 20 people" in one.note for one in result.estimates)
 
 
+@pytest.mark.slow
 def test_each_leaks_too_little_and_the_union_too_much() -> None:
     """The ledger, with tables in any order, equals the union of the tables."""
     tables = drops(4)

@@ -67,6 +67,7 @@ def test_the_configuration_is_the_share_of_protections_that_are_on(generator, sc
     assert configuration_score(generator) == pytest.approx(score, nan_ok=True)
 
 
+@pytest.mark.slow
 def test_the_score_is_the_mean_of_both_metrics_and_a_copy_is_the_worst(tables: list[pd.DataFrame]) -> None:
     train, holdout, fresh = tables
     values = {}

@@ -263,6 +263,7 @@ def truth(adult: pd.DataFrame, uk_census: pd.DataFrame) -> Truth:
     return result
 
 
+@pytest.mark.slow
 def test_fresh_rows_hold_every_limit_and_the_score_of_adult_is_the_leaked_fraction(truth):
     assert broken(truth("adult", 0)) == broken(truth("uk_census", 0)) == {}
     for share in (0, 0.5, 1):

@@ -262,6 +262,7 @@ def test_a_model_takes_one_thread_of_openmp(monkeypatch: pytest.MonkeyPatch) -> 
     assert seen and set(seen) == {1}
 
 
+@pytest.mark.slow
 def test_constant_columns_and_columns_without_a_real_value() -> None:
     train, holdout, fresh = parts((200, 200, 200), 15)
     for table in (train, holdout, fresh):
@@ -320,6 +321,7 @@ def wide_parts(columns: int) -> list[pd.DataFrame]:
     return [table[start : start + 60].reset_index(drop=True) for start in (0, 60, 120)]
 
 
+@pytest.mark.slow
 def test_wide_tables_predict_20_drawn_columns_that_the_note_lists() -> None:
     tables, metric = wide_parts(23), Fidelity(n_bootstraps=20)
     asked, notes = [], []
@@ -337,6 +339,7 @@ def test_wide_tables_predict_20_drawn_columns_that_the_note_lists() -> None:
     assert {row["column"]: row["prediction"] for row in named.tables["columns"] if "prediction" in row} == drawn
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [2, 20])
 def test_up_to_20_columns_are_all_predicted(columns: int) -> None:
     result = Fidelity(n_bootstraps=20).measure(given(*wide_parts(columns)))
@@ -344,6 +347,7 @@ def test_up_to_20_columns_are_all_predicted(columns: int) -> None:
     assert result.estimate("prediction").note == ""
 
 
+@pytest.mark.slow
 def test_named_targets_are_never_drawn() -> None:
     tables = wide_parts(23)
     every = tuple(name for name in tables[0] if name != "constant")

@@ -128,6 +128,7 @@ def test_an_error_comes_back_from_another_process_as_it_was(monkeypatch):
         features(game(shadows=4), CallableGenerator(wrong_functions.returns_too_few))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_generator_that_breaks_tells_no_value(monkeypatch, threads):
     monkeypatch.setattr(games, "threads", lambda: threads)

@@ -114,6 +114,7 @@ def test_significance_is_that_of_the_hypergeometric_test(n):
     np.testing.assert_allclose(found[0], exact, atol=1.01 / n)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, 4])
 def test_without_a_leak_one_attack_in_twenty_is_not_excellent(rows):
     """Also with several equal rows per person, where a test by row would find half of the attacks significant."""

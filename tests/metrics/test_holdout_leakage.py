@@ -51,6 +51,7 @@ def holds(synthetic: pd.DataFrame, seed: int = 0) -> bool:
     return default_policy(["holdout_leakage"]).judge(results).status == "pass"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_tables_made_without_the_holdout_show_nothing(seed: int) -> None:
     """This includes copies of train, and of other people outside of the split."""
@@ -58,11 +59,13 @@ def test_tables_made_without_the_holdout_show_nothing(seed: int) -> None:
     assert holds(mixed((TRAIN, 450), (FRESH, 450)), seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.1, 1.0])
 def test_a_holdout_that_was_seen_shows(share: float) -> None:
     assert not holds(mixed((HOLDOUT, round(300 * share)), (FRESH, 600)))
 
 
+@pytest.mark.slow
 def test_it_sees_what_the_comparison_with_train_cannot() -> None:
     """With copies of train and holdout, both are equally near, so only the reference reveals the leak."""
     both = mixed((TRAIN, 300), (HOLDOUT, 100), (FRESH, 500))
@@ -73,6 +76,7 @@ def test_it_sees_what_the_comparison_with_train_cannot() -> None:
     assert seen.verdict == "not_assessable" and not seen.policy_verdict.outcomes[0].passed
 
 
+@pytest.mark.slow
 def test_a_reference_that_was_seen_shows_as_well() -> None:
     """The reference people are nearer than the holdout, which looks avoided."""
     assert not holds(mixed((FRESH, 900), (REFERENCE, 200)))
@@ -89,6 +93,7 @@ def test_each_statistic_is_that_of_the_other_metric_on_the_other_roles() -> None
         assert estimate.to_json() == pytest.approx(other, nan_ok=True), estimate.name
 
 
+@pytest.mark.slow
 def test_people_with_several_rows_are_witnesses_once() -> None:
     sizes = {"train": 900, "holdout": 300, "reference": 300}
     subjects = {role: np.arange(rows) // 3 + 10_000 * i for i, (role, rows) in enumerate(sizes.items())}

@@ -192,6 +192,7 @@ def test_constant_columns_are_no_columns() -> None:
 # ---- expected results ----
 
 
+@pytest.mark.slow
 def test_the_excess_grows_with_the_share_copied_and_a_copy_is_linked_whole() -> None:
     train, holdout, fresh = parts((600, 300, 600), 1)
     results = [
@@ -214,6 +215,7 @@ def coarse_parts(sizes: tuple[int, int, int], seed: int) -> list[pd.DataFrame]:
     return [table[end - size : end].reset_index(drop=True) for size, end in zip(sizes, ends, strict=True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("people", [(400, 100, 200), pytest.param((100, 400, 200), marks=pytest.mark.slow)])
 @pytest.mark.parametrize("rows", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_fresh_rows_sit_at_the_null_whatever_the_sizes_and_rows_of_a_person(
@@ -246,6 +248,7 @@ def test_rows_that_keep_away_from_train_break_the_limit_from_the_other_side() ->
     assert verdicts(run(train, holdout, fresh))[1] == "pass"
 
 
+@pytest.mark.slow
 def test_repeated_rows_change_nothing() -> None:
     train, holdout, fresh = parts((150, 150, 300), 4)
     once = run(train, holdout, fresh)

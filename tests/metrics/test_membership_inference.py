@@ -136,6 +136,7 @@ def test_distances_are_the_naive_ones():
 # ------------------------------------------------------------------------- known truth, made-up table
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sizes",
     [
@@ -168,6 +169,7 @@ def test_more_copies_are_never_safer():
         assert values == sorted(values), name
 
 
+@pytest.mark.slow
 def test_avoiding_the_training_rows_is_refused():
     train, holdout, fresh, reference = release(3000, 1000, 3000, 1000)
     inputs = given(train, holdout, fresh)
@@ -178,6 +180,7 @@ def test_avoiding_the_training_rows_is_refused():
     assert judged(result).status == "fail"
 
 
+@pytest.mark.slow
 def test_duplicated_people_do_not_hide_a_copy():
     train, holdout, _ = release(600, 300, 0)
     doubled = [pd.concat([x, x], ignore_index=True) for x in (train, holdout)]
@@ -203,6 +206,7 @@ def test_a_small_holdout_is_blind():
     assert result.estimate("advantage").minimum_detectable_effect > 0.07
 
 
+@pytest.mark.slow
 def test_the_lowest_rate_needs_ten_thousand_non_members():
     few = evaluate(*release(300, 300, 1)).estimate("tpr_low_fpr")
     assert math.isnan(few.value)
@@ -216,6 +220,7 @@ def test_the_lowest_rate_needs_ten_thousand_non_members():
     assert enough.low > 0.001
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("column", ["seen", "smokes"])
 def test_tables_of_one_column(column):
     result = evaluate(*(table[[column]] for table in release(400, 300, 300, 200)))

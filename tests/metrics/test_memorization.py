@@ -182,6 +182,7 @@ def test_members_who_are_avoided_show_as_well():
     assert estimate.high < -0.5
 
 
+@pytest.mark.slow
 def test_the_null_follows_the_sizes():
     """Plain counts overrate a short table; the null states by how much."""
     nulls = []
@@ -263,6 +264,7 @@ def test_the_embedding_is_asked_for_by_name():
     assert one.estimate("exposed_excess").value == pytest.approx(other.estimate("exposed_excess").value)
 
 
+@pytest.mark.slow
 def test_spherelets_count_no_more_than_euclid_does_and_find_copies():
     inputs = given(*release(600, 200, 600, copies=60))
     euclid, bent = (Memorization(distance=name, n_permutations=199).measure(inputs) for name in get_args(Distance))

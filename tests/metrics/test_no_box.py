@@ -187,6 +187,7 @@ def test_without_a_reference_nothing_is_measured():
     assert estimates(train, holdout, fresh, reference.iloc[:20]).estimate("auc_domias").measurable
 
 
+@pytest.mark.slow
 def test_one_synthetic_row_and_equal_rows_are_measured():
     tables = release(300, 200, 300, 100)
     one = estimates(*tables[:2], tables[2].iloc[:1], tables[3])

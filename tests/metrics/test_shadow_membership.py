@@ -119,6 +119,7 @@ def test_few_tests_are_not_assessable():
     assert not low.measurable and "at least 1,000 test sets" in low.note
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "weaker", [{"shadows": 20}, {"select": "random"}, {"sample_size": 1}, {"attack_settings": {"trees": 1}}],
     ids=lambda weaker: next(iter(weaker)),
@@ -137,6 +138,7 @@ def test_a_stronger_attack_is_evidence_too():
     assert ShadowMembership(**attention, attack_settings={"learning_rate": 1.0})._taught() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("records", "tests"), [(1, 200), (5, 60)])
 def test_the_minimum_detectable_effect_holds_what_no_leak_shows(records: int, tests: int):
     rng = np.random.default_rng(0)

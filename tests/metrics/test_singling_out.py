@@ -167,6 +167,7 @@ def test_the_risk_grows_with_the_share_copied_and_a_copy_is_singled_out_whole() 
 SMALL = SinglingOut(query_sizes=(3, 6), n_queries=200, n_permutations=100, candidates=20_000, patience=5_000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("people", [(400, 100, 300), pytest.param((100, 400, 300), marks=pytest.mark.slow)])
 @pytest.mark.parametrize("rows", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_fresh_rows_sit_at_the_null_whatever_the_sizes_and_rows_of_a_person(
@@ -237,6 +238,7 @@ def test_a_coarse_table_singles_nobody_out() -> None:
     assert judge_limit(LIMIT, result).status == "pass"
 
 
+@pytest.mark.slow
 def test_the_smallest_tables() -> None:
     train, holdout, fresh = parts((200, 200, 200), 17)
     for tables in ((train[:1], holdout, fresh), (train, holdout[:1], fresh), (train[:1], holdout[:1], fresh)):

@@ -20,6 +20,7 @@ from privacy_assets.metrics.singling_out.queries import Queries
 ORACLE = json.loads((Path(__file__).parent / "oracles" / "singling_out.json").read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("found", ORACLE["found"], ids=lambda found: f"{found['case']}, {found['leak']}")
 def test_rates_and_giomis_risk_are_anonymeters(found: dict, request: pytest.FixtureRequest) -> None:
     adult = request.getfixturevalue("adult") if found["case"] == "adult" else None
@@ -62,6 +63,7 @@ def chance_of_one(total: int, marked: int, drawn: int) -> float:
     return marked * math.comb(total - marked, drawn - 1) / math.comb(total, drawn)
 
 
+@pytest.mark.slow
 def test_every_query_on_odd_values_is_counted_as_plain_masks_of_the_raw_tables_do(monkeypatch) -> None:
     words = [word for word in WORDS if word]  # an empty cell is missing
     given = {

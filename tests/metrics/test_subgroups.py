@@ -173,6 +173,7 @@ def test_a_leak_of_one_group_is_significant_where_averages_tolerate_it():
     assert "subgroups" not in alone.tables
 
 
+@pytest.mark.slow
 def test_small_groups_are_not_measurable():
     result = result_of(*cut(people(500, 0), 200, 150, 150))
     assert (
@@ -196,6 +197,7 @@ def test_what_is_no_list_of_columns_of_groups_is_refused(subgroups, words):
     assert words in str(caught.value)
 
 
+@pytest.mark.slow
 def test_subgroups_are_declared_through_the_front_door():
     settings = {"membership_inference": {"subgroups": ["ward"]}}
     report = evaluate(*cut(people(1500, 0), 600, 500, 400), metrics=settings, embedder=False)

@@ -122,6 +122,7 @@ def test_statistics_speak_of_those_attacked_and_a_copy_is_caught() -> None:
     assert width["some"] > 1.3 * width["all"]
 
 
+@pytest.mark.slow
 def test_a_budget_reaches_subgroups() -> None:
     found = estimates(attack(max_targets=2500, subgroups=["region", "smokes"]), inputs_of(copies=500))
     assert 400 < found["advantage_subgroups"].n < 2500

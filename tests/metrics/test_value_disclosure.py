@@ -71,6 +71,7 @@ def test_a_single_foreign_cell_fails_and_a_declared_value_does_not() -> None:
     assert verdict(one, train, holdout, Declared(allowed_values={"region": ("north", "east")})) == "pass"
 
 
+@pytest.mark.slow
 def test_invented_values_pass_and_those_of_the_training_people_do_not() -> None:
     train, holdout, invented = (real(500, seed) for seed in (0, 1, 2))
     assert verdict(invented, train, holdout, GENERATED) == "pass"
@@ -95,6 +96,7 @@ def test_an_identifier_in_another_column_and_a_subject_are_seen() -> None:
         assert default_policy(["value_disclosure"]).judge({"value_disclosure": result}).status == told
 
 
+@pytest.mark.slow
 def test_one_in_a_hundred_real_identifiers_is_seen() -> None:
     train, holdout, invented = (real(1500, seed) for seed in (0, 1, 2))
     few = invented.copy()
@@ -132,6 +134,7 @@ def test_an_identifier_of_several_rows_counts_where_no_subject_tells_them_apart(
     assert estimate(invented.assign(id=train["id"]), train.assign(age=range(600)), holdout).low > 0
 
 
+@pytest.mark.slow
 def test_people_of_the_reference_are_unseen_as_those_of_the_holdout_are() -> None:
     train, holdout, reference, invented = (real(600, seed) for seed in (0, 1, 2, 3))
     few = invented.assign(id=[*train["id"][:6], *invented["id"][6:]])

@@ -26,6 +26,7 @@ POLICY = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stored", [False, True])
 @pytest.mark.parametrize("filtered", [None, "similarity"])
 def test_each_table_is_fingerprinted_once(

@@ -129,6 +129,7 @@ def test_an_unknown_value_of_an_external_table_is_left_to_the_contract(tmp_path:
         steps(tmp_path, data=paths, policy=LENIENT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["addresses", "codes"])
 def test_the_command_and_dagster_replace_them_and_say_so(
     tmp_path: Path, case: str, capsys: pytest.CaptureFixture[str]
@@ -190,6 +191,7 @@ def test_evaluate_rejects_an_address_in_the_table() -> None:
         evaluate(train, holdout, clean.assign(v=[address, *clean["v"][1:]]), **options)
 
 
+@pytest.mark.slow
 def test_the_list_of_a_night_is_the_last_one_and_the_new_values(tmp_path: Path) -> None:
     """On the second night three people have "b", on the third no person has "c"; a higher k starts a new list."""
     first = pd.DataFrame({"pid": [f"p{i}" for i in range(N)], "x": np.arange(N) % 9, "v": ["a"] * 1400 + ["b"] * 100})

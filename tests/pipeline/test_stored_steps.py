@@ -113,6 +113,7 @@ def in_memory(run: TableRun) -> bytes:
     return result.shown.table.read_bytes()
 
 
+@pytest.mark.slow
 def test_the_release_is_that_of_steps_in_memory(rows: Path, tmp_path: Path) -> None:
     chosen = spec(rows)
     steps = stored(chosen, tmp_path / "apart")
@@ -126,6 +127,7 @@ def test_the_release_is_that_of_steps_in_memory(rows: Path, tmp_path: Path) -> N
     assert {path.stat().st_mode & 0o077 for path in folders} == {0}, "private rows are for the own user only"
 
 
+@pytest.mark.slow
 def test_filters_embedders_and_tables_of_ones_own(rows: Path, tmp_path: Path, adult: pd.DataFrame) -> None:
     parts = {role: tmp_path / f"{role}.parquet" for role in ("train", "holdout", "synthetic")}
     for number, path in enumerate(parts.values()):
@@ -150,6 +152,7 @@ def test_filters_embedders_and_tables_of_ones_own(rows: Path, tmp_path: Path, ad
         assert shown == (chosen.data.source is not None)
 
 
+@pytest.mark.slow
 def test_a_table_that_leaks_is_refused_with_limit_and_value(rows: Path, tmp_path: Path) -> None:
     steps = stored(spec(rows, leak=True), tmp_path)
     found = through(steps)
@@ -180,6 +183,7 @@ def forged(reference: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_no_forged_reference_is_believed(rows: Path, tmp_path: Path) -> None:
     steps, other = stored(spec(rows), tmp_path), stored(spec(rows, run={"seed": 1}), tmp_path, "second")
     found, theirs = through(steps), through(other)
@@ -199,6 +203,7 @@ def test_no_forged_reference_is_believed(rows: Path, tmp_path: Path) -> None:
             step(steps, "attest", {**found, "dcr": wrong})
 
 
+@pytest.mark.slow
 def test_no_changed_value_is_believed(rows: Path, tmp_path: Path) -> None:
     steps = stored(spec(rows), tmp_path)
     found = through(steps)
@@ -224,6 +229,7 @@ def test_no_changed_value_is_believed(rows: Path, tmp_path: Path) -> None:
     assert step(steps, "attest", found)[1].shown.stated.verdict == "pass"
 
 
+@pytest.mark.slow
 def test_a_step_that_is_run_again_gives_the_values_it_gave(rows: Path, tmp_path: Path) -> None:
     steps = stored(spec(rows), tmp_path)
     found = through(steps)
@@ -232,6 +238,7 @@ def test_a_step_that_is_run_again_gives_the_values_it_gave(rows: Path, tmp_path:
     assert not [path for path in (steps.folder / "split").iterdir() if path.name.startswith(".")]
 
 
+@pytest.mark.slow
 def test_a_step_that_is_run_again_mends_its_damaged_values(rows: Path, tmp_path: Path) -> None:
     steps = stored(spec(rows), tmp_path)
     read = {"read": step(steps, "read")[0]}
@@ -249,6 +256,7 @@ def test_a_step_that_is_run_again_mends_its_damaged_values(rows: Path, tmp_path:
     assert step(steps, "split", read)[0] == split and not folder.is_symlink()
 
 
+@pytest.mark.slow
 def test_an_older_split_or_verdict_of_the_same_run_is_refused(rows: Path, tmp_path: Path, adult: pd.DataFrame) -> None:
     steps = stored(spec(rows), tmp_path)
     found = through(steps)
@@ -263,6 +271,7 @@ def test_an_older_split_or_verdict_of_the_same_run_is_refused(rows: Path, tmp_pa
     assert published(steps, through(steps))
 
 
+@pytest.mark.slow
 def test_a_changed_table_stops_before_anything_is_trained(rows: Path, tmp_path: Path) -> None:
     steps = stored(spec(rows), tmp_path)
     found = through(steps)
@@ -282,6 +291,7 @@ def test_a_changed_table_stops_before_anything_is_trained(rows: Path, tmp_path: 
     assert published(steps, found)
 
 
+@pytest.mark.slow
 def test_a_second_run_of_the_table_waits_for_the_first_one(rows: Path, tmp_path: Path) -> None:
     """The lock belongs to the run of the orchestrator, whose steps are separate processes, and to all partitions."""
 
@@ -308,6 +318,7 @@ def test_a_step_that_fails_leaves_no_draft(rows: Path, tmp_path: Path, monkeypat
     assert not [path for path in steps.folder.rglob("*") if path.suffix == ".bin"]
 
 
+@pytest.mark.slow
 def test_values_of_other_partitions_go_as_well(rows: Path, tmp_path: Path) -> None:
     for day in ("2026-01-01", "2026-01-02"):
         shutil.copy(rows, tmp_path / f"rows_{day}.parquet")
@@ -319,6 +330,7 @@ def test_values_of_other_partitions_go_as_well(rows: Path, tmp_path: Path) -> No
     assert not first.folder.exists() and (first.reports / "report.html").is_file()
 
 
+@pytest.mark.slow
 def test_a_verdict_can_wait_for_days(rows: Path, tmp_path: Path) -> None:
     steps = stored(spec(rows), tmp_path)
     found = through(steps)
@@ -327,6 +339,7 @@ def test_a_verdict_can_wait_for_days(rows: Path, tmp_path: Path) -> None:
     assert published(steps, found)
 
 
+@pytest.mark.slow
 def test_values_of_runs_that_ended_a_day_ago_go_and_reports_stay(rows: Path, tmp_path: Path) -> None:
     old, young = stored(spec(rows), tmp_path, "old"), stored(spec(rows), tmp_path, "young")
     through(old)
@@ -372,6 +385,7 @@ def test_values_in_an_object_store(rows: Path, tmp_path: Path, bucket: ObjectPat
     assert not steps.folder.exists() and steps.reports.exists()
 
 
+@pytest.mark.slow
 def test_policies_are_those_of_now(rows: Path, tmp_path: Path) -> None:
     lenient = stored(
         spec(rows, leak=True, policy={**LENIENT, "limits": [{**LENIENT["limits"][0], "at_most": 1.0}]}), tmp_path

@@ -153,6 +153,7 @@ def test_each_flagged_setting_is_attacked() -> None:
     assert set(ADVERSARIAL) == FLAGGED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "setting", "value"),
     [

@@ -88,6 +88,7 @@ def test_each_table_may_come_in_another_form(plain: dict, tmp_path: Path) -> Non
     assert statistics(judged(*tables)) == plain["copies"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("marker", ["#N/A", ".", "-", "\\N", "NA", None])
 def test_markers_of_missing_values_are_missing_and_noted(marker: str | None) -> None:
     expected = [with_markers(frame, None) for frame in (TRAIN, HOLDOUT, COPIES)]
@@ -105,6 +106,7 @@ def test_codes_keep_their_zeros_letters_and_spellings(tmp_path: Path) -> None:
     assert infer_schema(pd.DataFrame({"zip": ["01067", "10115"] * 30}))["zip"].kind == "categorical"
 
 
+@pytest.mark.slow
 def test_a_letter_code_in_one_file_does_not_hide_copies(tmp_path: Path) -> None:
     rng, names = np.random.default_rng(0), ("train", "holdout", "synthetic")
     made = {
@@ -281,6 +283,7 @@ def test_the_line_to_drop_a_column_can_be_pasted(name: str) -> None:
     assert found is not None and yaml.safe_load(found[1]) == {"drop": [name]}
 
 
+@pytest.mark.slow
 def test_a_column_that_only_the_synthetic_table_has_can_be_dropped() -> None:
     report = judged(TRAIN, HOLDOUT, FRESH.assign(extra=1), drop=["extra"])
     assert statistics(report) == statistics(judged(TRAIN, HOLDOUT, FRESH))
@@ -306,6 +309,7 @@ def claims(rows: int, start: int) -> pd.DataFrame:
     })  # fmt: skip
 
 
+@pytest.mark.slow
 def test_inspect_prints_each_column_and_the_lines_to_paste(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     frame = claims(900, 0).assign(mail=[f"p{n}@x.org" for n in range(900)], blank=None)
     frame.to_csv(tmp_path / "claims.csv", sep=";", index=False, encoding="cp1252")
@@ -329,6 +333,7 @@ def test_inspect_prints_each_column_and_the_lines_to_paste(tmp_path: Path, capsy
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_command_reads_a_csv_of_claims_to_a_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tables = {"train": claims(900, 0), "holdout": claims(800, 10_000), "synthetic": claims(700, 20_000)}
     arguments = ["evaluate", "--no-embedder", "--metrics", "dcr,copies", "--subject", "patient_id", "--quiet"]
@@ -401,6 +406,7 @@ def nightly(home: Path, frame: pd.DataFrame, **data: Any) -> int:
     return main(["run", str(home.parent / "visits.yaml"), "--home", str(home)])
 
 
+@pytest.mark.slow
 def test_later_nights_must_fit_the_contract_in_the_lock(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     home, first = tmp_path / "home", people(900, 1).assign(ward=np.array(["a", "b"])[np.arange(900) % 2])
     assert nightly(home, first) in (0, 1, 3)
@@ -438,6 +444,7 @@ def test_short_offsets_are_time_zones() -> None:
     assert Table.read(times)["at"].objects()[0] == pd.Timestamp("2020-01-01 10:00")
 
 
+@pytest.mark.slow
 def test_nights_are_read_under_the_contract_in_the_lock(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A night whose codes have no zeros, or whose days may be months, has the kinds of the nights before."""
     home, rng = tmp_path / "home", np.random.default_rng(5)

@@ -19,7 +19,7 @@ from privacy_assets.cli.main import main
 from privacy_assets.errors import InputError
 
 METRICS = ["dcr", "copies"]
-FAST, SLOW = 20, 120
+FAST, SLOW = 8, 132
 
 # Forms that are not yet read as labelled, with the reason. Remove a form when it is.
 OPEN: dict[str, str] = {
@@ -174,6 +174,7 @@ def published_plain(folder: Path) -> pd.DataFrame:
     return published("parquet by pandas", folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["csv", "csv all quoted", "csv by polars", "parquet by pyarrow", "parquet by duckdb"])
 def test_a_form_does_not_change_what_is_published(form: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     expected = published_plain(tmp_path_factory.getbasetemp() / "plain")
@@ -217,6 +218,7 @@ def test_a_table_without_zones_stops_and_its_zone_can_be_pasted(role: str, kind:
         assert found[name] == pytest.approx(expected[name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["csv dates with points", "csv decimal comma"])
 def test_text_of_two_spellings_stops_and_what_is_printed_leads_to_the_verdict(form: str, tmp_path: Path) -> None:
     check_two("csv", form, tmp_path)
@@ -248,6 +250,7 @@ def test_days_first_and_months_first_stop(tmp_path: Path) -> None:
         judged(dict(zip(ROLES, (*written, frames["synthetic"]), strict=True)))
 
 
+@pytest.mark.slow
 def test_integers_stored_as_a_pandas_category_are_integers() -> None:
     frames = {role: frame.drop(columns=["amount", "weight", "day", "born", "seen", "stamp"])
               for role, frame in tables("copies").items()}  # fmt: skip

@@ -258,6 +258,7 @@ def numbered(rows: pd.DataFrame, first: int) -> pd.DataFrame:
     return rows.assign(claim=[f"claim number {first + 7919 * i:08d}" for i in range(len(rows))])
 
 
+@pytest.mark.slow
 def test_identifiers_are_generated_or_dropped() -> None:
     train, holdout, made = numbered(part(0), 10**6), numbered(part(1), 3 * 10**7), numbered(part(2), 6 * 10**7)
     asked: dict[str, Any] = {"metrics": ["value_disclosure"]}
@@ -269,6 +270,7 @@ def test_identifiers_are_generated_or_dropped() -> None:
     assert dropped.verdict == "pass"
 
 
+@pytest.mark.slow
 def test_foreign_values_are_replaced_or_declared() -> None:
     train, holdout, fresh = part(0), part(1), part(2)
     asked: dict[str, Any] = {"metrics": ["value_disclosure"]}

@@ -380,6 +380,7 @@ QUICK_CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name if name in QUICK_CASES else slow(name) for name in CASES])
 def test_nothing_private_is_told_when_it_fails(name: str, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     words, provoke = CASES[name]
@@ -392,6 +393,7 @@ def test_nothing_private_is_told_when_it_fails(name: str, world: World, monkeypa
     assert set(CASES) > QUICK_CASES
 
 
+@pytest.mark.slow
 def test_nothing_private_is_told_when_it_succeeds(world: World, tmp_path: Path) -> None:
     world.table(metrics=[*QUICK["metrics"], "vulnerability"])
     with sqlite_instance(tmp_path) as stored:

@@ -93,6 +93,7 @@ def test_route_03_a_derived_asset_in_a_later_run(world: World, failed: Tables) -
     nothing_published(world, "leaky")
 
 
+@pytest.mark.slow
 def test_route_04_the_check_raises(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     plain, leaky = stock(world, "raising", raises=True), gated(world, "raised")
     assert not world.run(plain).success
@@ -153,6 +154,7 @@ def test_route_06_a_check_that_omits_its_result(world: World) -> None:
     nothing_published(world, "leaky_omitted")
 
 
+@pytest.mark.slow
 def test_route_07_a_job_that_selects_only_the_passing_check(world: World, failed: Tables) -> None:
     @dg.asset_check(asset=["plain", "score"], blocking=True)
     def is_there() -> dg.AssetCheckResult:
@@ -312,6 +314,7 @@ def test_route_16_another_run_overwrites_the_table(world: World) -> None:
     nothing_published(world, "leaky_overwritten")
 
 
+@pytest.mark.slow
 def test_route_17_the_file_is_tampered_with(world: World) -> None:
     def pickled() -> None:
         world.private.to_pickle(world.root / "stock" / "tampered" / "synthetic")

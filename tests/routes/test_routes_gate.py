@@ -119,6 +119,7 @@ def copy_stored(world: World, asset: str, source: ReleaseTarget, target: Release
     shutil.copytree(*folders, dirs_exist_ok=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partition", [slow(None), "north"])
 def test_route_21_an_attestation_of_another_table_or_partition(world: World, partition: str | None) -> None:
     """``other`` has the people compared with whom the copies look harmless, and ``target`` the real ones."""
@@ -171,6 +172,7 @@ def test_route_22_the_holdout_is_replaced_after_the_check(world: World) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failed_before", [False, slow(True)])
 def test_route_23_a_limit_loosened_then_restored(world: World, failed_before: bool) -> None:
     """Under the strict policy these rows were never evaluated (as in route 21), or they failed before."""
@@ -201,6 +203,7 @@ def test_route_24_a_limit_deleted_from_the_definitions(world: World) -> None:
     withstood(world, lambda: world.run(real, "deleted/published"), "deleted", layers)
 
 
+@pytest.mark.slow
 def test_route_24_definitions_without_any_checks(world: World) -> None:
     stripped = with_checks(external(world, "stripped"), specs=False)
     result = world.run(stripped)
@@ -258,6 +261,7 @@ def test_route_26_draw_new_tables_until_one_passes(world: World) -> None:
     nothing_published(world, "drawn_again")
 
 
+@pytest.mark.slow
 def test_an_honest_table_published_alone_after_a_passing_run_is_the_same_release(world: World) -> None:
     honest = gated(world, "honest", independent)
     result = world.run(honest)

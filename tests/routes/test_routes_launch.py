@@ -99,6 +99,7 @@ def replies(folder: Path) -> Iterator[str]:
         server.shutdown()
 
 
+@pytest.mark.slow
 def test_route_33_the_default_io_manager_shows_a_variable(world: World) -> None:
     evil = base({"env": "SECRET"})
     with pytest.MonkeyPatch.context() as patch:
@@ -183,6 +184,7 @@ def test_route_35_an_executor_or_resource_of_the_run(world: World, config: Confi
     nothing_published(world, "told")
 
 
+@pytest.mark.slow
 def test_route_35_every_step_looks_before_it_does_anything(world: World) -> None:
     """The first run is an honest one, so that each step has its inputs."""
     defs = gated(world, "stepwise", independent)
@@ -214,6 +216,7 @@ def lit(lamp: Lamp) -> dg.MaterializeResult:
     return dg.MaterializeResult(metadata={"label": lamp.label})
 
 
+@pytest.mark.slow
 def test_route_36_a_resource_of_the_users_that_is_open_at_launch(world: World) -> None:
     evil = {"resources": {"lamp": {"config": {"label": {"env": "SECRET"}}}}}
     lamp = dg.Definitions(assets=[lit], resources={"lamp": Lamp()})

@@ -160,6 +160,7 @@ def test_a_partition_of_two_dimensions_is_one_place(world: World) -> None:
         assert list(failures(world.run(defs, tags=tags))) == ["grid__read"], tags
 
 
+@pytest.mark.slow
 def test_a_dynamic_partition_is_one_that_the_instance_knows(world: World) -> None:
     shops = dg.DynamicPartitionsDefinition(name="shops")
     defs = gated(world, "shops", independent, partitions_def=shops, partition_column="region")

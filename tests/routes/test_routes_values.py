@@ -136,6 +136,7 @@ def test_the_first_run_names_both_columns_and_after_drop_it_publishes(world: Wor
     assert list(read_published(world.root / "releases", "claims").columns) == ["age", "amount", "region"]
 
 
+@pytest.mark.slow
 def test_a_function_that_invents_them_is_published(world: World) -> None:
     claims().to_parquet(world.root / "claims.parquet")
     own = {"source": world.root / "claims.parquet", "generator": invent, "new_values": WHY}

@@ -50,6 +50,7 @@ def test_random_sets_have_their_size(people: int, size: int) -> None:
     assert sets.shape == (people,) and (bits(sets).sum(axis=1) == size).all()
 
 
+@pytest.mark.slow
 def test_people_and_pairs_of_them_join_as_often() -> None:
     rng, share = np.random.default_rng(1), 297 / 300
     drawn = np.concatenate([bits(random_sets(300, 297, rng)) for _ in range(100)]).astype(bool)

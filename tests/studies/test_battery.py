@@ -131,6 +131,7 @@ def test_the_report_counts_and_explains_what_was_wrong() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_peer_that_takes_too_long_or_ends_has_no_verdict(tmp_path: Path, sources: Sources) -> None:
     given = TINY[3].build(sources)
     for body, limit, error in (("import time; time.sleep(600)", 1, "over 1 s"), ("pass", 600, "it ended")):

@@ -97,6 +97,7 @@ def test_the_filter_of_the_paper_drops_copies(frame: pd.DataFrame) -> None:
     assert len(copied[0]) > 40 and len(copied[1]) < len(copied[0]) / 4
 
 
+@pytest.mark.slow
 def test_the_radius_of_the_paper_does_not_see_copies() -> None:
     """Embedded rows have length 1, so a radius of 0.5 contains a large part of a table."""
     tables, embedder = survey(1200, 0), {"max_steps": 20}

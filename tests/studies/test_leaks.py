@@ -34,6 +34,7 @@ LEFT_OUT = (
 )
 
 
+@pytest.mark.slow
 def test_the_tables_are_written_without_names_of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 

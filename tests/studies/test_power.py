@@ -109,6 +109,7 @@ def test_the_most_powerful_tests_keep_their_level_and_see_copies(dose: float, mo
     assert (below < 0.2).all() if dose == 0 else (below > [0.85, 0.45]).all(), below
 
 
+@pytest.mark.slow
 def test_who_is_copied_is_who_may_be_and_the_oracles_see_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(power, "TRIALS", 199)
     rng = np.random.default_rng(3)

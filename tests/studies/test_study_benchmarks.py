@@ -98,6 +98,7 @@ def test_tied_scores_share_the_count_of_the_best() -> None:
     assert rows[4] == ["0.0", "0.3", "0.0", "0.0 of 1"]
 
 
+@pytest.mark.slow
 def test_leaks_of_the_battery_are_leaks_of_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small, results = (600, 400, 600), tmp_path / "out.jsonl"
     entries = [

@@ -22,6 +22,7 @@ def patients() -> pd.DataFrame:
     return load_patients()
 
 
+@pytest.mark.slow
 def test_the_file_holds_what_statsmodels_ships(patients: pd.DataFrame) -> None:
     from statsmodels.datasets import randhie
 

@@ -60,6 +60,7 @@ def test_the_forms_in_their_spellings_and_nothing_else(texts: list[str], what: s
     assert certain_identifier(OTHERS) == certain_identifier([]) == certain_identifier(["\ud800"]) == ""
 
 
+@pytest.mark.slow
 def test_random_codes_are_not_taken_for_account_numbers() -> None:
     rng = random.Random(0)
     uuids = [str(uuid.UUID(int=rng.getrandbits(128))) for _ in range(100_000)]
@@ -109,6 +110,7 @@ def refused(caught: pytest.ExceptionInfo[InputError]) -> None:
     assert not any(part in str(caught.value) for part in ("bob", "x.org", "DE89", "3704"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("role", ["train", "holdout", "reference", "synthetic"])
 def test_a_fifth_of_the_cells_of_a_real_table_or_one_synthetic_cell_is_refused(role: str) -> None:
     tables = {name: frame(seed) for seed, name in enumerate(("train", "holdout", "reference", "synthetic"))}
@@ -141,6 +143,7 @@ def test_the_line_to_paste_keeps_what_is_dropped_already_and_is_yaml() -> None:
         canonical_table(given, None, None, Declared(drop=("x",)))
 
 
+@pytest.mark.slow
 def test_what_is_declared_is_as_for_other_identifiers() -> None:
     tables: dict[str, Any] = {"train": frame(0), "holdout": frame(1), "synthetic": frame(2, note="bob@x.org")}
     evaluate(**tables, metrics="dcr", embedder=False, new_values={"note": "invented"})

@@ -110,6 +110,7 @@ def test_the_largest_whole_numbers_do_not_overflow() -> None:
     assert synthetic([2**53, 2**53 + 1], [2**53 + 1]) == [2**53 + 1]
 
 
+@pytest.mark.slow
 @given(st.lists(WHOLE, min_size=1), st.integers(0, 18))
 def test_whole_numbers_are_rounded_exactly(values: list[int], digits: int) -> None:
     step = 10**digits
@@ -129,6 +130,7 @@ def test_numbers_of_so_many_decimals_stay_bit_for_bit(whole: list[int], decimals
     assert least is not None and least <= max(decimals, 0)
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1), DECIMALS)
 def test_what_was_rounded_stays_and_no_real_value_changes(values: list[float], decimals: int) -> None:
     once = round_decimals(np.array(values), decimals)

@@ -103,6 +103,7 @@ def test_categories_and_measures_are_not_taken_for_identifiers(name: str) -> Non
     assert roles(pd.DataFrame({"it": values})) == {"it": role}
 
 
+@pytest.mark.slow
 def test_real_tables_have_no_open_column(adult: pd.DataFrame, uk_census: pd.DataFrame) -> None:
     from sklearn import datasets
 

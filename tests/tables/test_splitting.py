@@ -24,6 +24,7 @@ def digest(frame: pd.DataFrame) -> str:
     return hashlib.sha256(frame.to_csv(index=False).encode()).hexdigest()[:16]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("subject", "sizes", "digests"),
     [

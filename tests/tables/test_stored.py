@@ -96,6 +96,7 @@ def plain(inputs: Any) -> list[Any]:
     return [*parts, {role: codes.tolist() for role, codes in inputs.subjects.items()}]
 
 
+@pytest.mark.slow
 def test_files_in_row_groups_give_the_inputs_of_frames(tmp_path: Path, in_tiny_blocks: Callable[[], None]) -> None:
     paths = {role: write(frame, tmp_path / role) for role, frame in tables().items()}
     direct = {role: read_table(path) for role, path in paths.items()}
