@@ -10,6 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 LIBRARIES = [
     "airflow", "cryptography", "dagster", "faiss", "great_expectations", "jinja2", "joblib", "matplotlib", "numba",
@@ -88,7 +90,6 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("part", NEEDED)
 def test_a_part_imports_only_what_it_needs(part: str, imported: dict[str, list[str]]) -> None:
     assert set(imported[part]) <= NEEDED[part]

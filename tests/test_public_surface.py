@@ -159,6 +159,7 @@ def test_the_base_package_evaluates_and_the_verdict_names_what_is_missing(
     assert words in (folder / "report.html").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "what"),
     [
@@ -176,6 +177,7 @@ def test_what_needs_an_extra_says_so_in_one_line(
     assert (status, errors) == (2, f"privacy-assets: {what}\n")
 
 
+@pytest.mark.slow
 def test_the_base_package_generates_and_reads(base_alone: tuple[Path, dict[str, Any]]) -> None:
     folder, found = base_alone
     assert found["generate"][0] == 0, found["generate"]

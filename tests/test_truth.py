@@ -164,7 +164,7 @@ def answered(*tables, reference):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["adult", "uk_census"])
+@pytest.mark.parametrize("name", ["adult", pytest.param("uk_census", marks=pytest.mark.weekly)])
 def test_every_question_is_answered_by_what_measures_it(name, request):
     """A copy, fresh rows, a leak of isolated people, and one of members whose numbers are moved.
 

@@ -18,6 +18,8 @@ from standins import checks, failed_run, failures, made, memorise, people_table,
 from privacy_assets import build_run_failure_sensor
 from privacy_assets.cli.main import main
 
+pytestmark = pytest.mark.slow
+
 NUMBER = re.compile(r"\d+\.\d+(?:e[-+]?\d+)?|\d+e[-+]?\d+")
 NOT_MEASURED = {"confidence", "null"}
 
@@ -83,7 +85,6 @@ def leaks(told: dict[str, Any], leaving: dict[str, str]) -> dict[str, set[str]]:
     return {where: numbers for where, numbers in found.items() if numbers}
 
 
-@pytest.mark.slow
 def test_the_numbers_are_known_and_the_report_has_them(told: dict[str, Any]) -> None:
     (page,) = (told["place"] / "storage/people/privacy_report").glob("report.json")
     assert len(told["measured"]) > 30

@@ -235,7 +235,7 @@ def goes_on(gate: Gate, target: ReleaseTarget) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scenario", ["next", "back"])
+@pytest.mark.parametrize("scenario", ["next", pytest.param("back", marks=pytest.mark.weekly)])
 def test_every_request_may_fail(gate: Gate, scenario: str) -> None:
     """A target is reused while no request has changed it; a refusal leaves no objects there."""
     seen, refused, untouched = set(), 0, False

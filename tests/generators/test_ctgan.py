@@ -74,6 +74,7 @@ def test_samples_are_those_of_the_fitted_model_of_the_library(name: str, rows: i
     assert not np.array_equal(ours.draw(rows, 78), ours.draw(rows, 77))
 
 
+@pytest.mark.slow
 def test_samples_without_any_category_are_those_of_the_library(models: list) -> None:
     train = table(a=np.arange(40.0) ** 2, b=np.random.default_rng(0).normal(size=40))
     ours = quick("ctgan").fit(train, seed=0)

@@ -90,6 +90,7 @@ def test_pategan_learns_with_a_large_epsilon() -> None:
     assert found["pategan"][1] > 0.6  # real rows: 0.87
 
 
+@pytest.mark.slow
 def test_rows_do_not_repeat_the_noise_of_fitting(monkeypatch: pytest.MonkeyPatch) -> None:
     """The seed of sampling may be known and equal that of fitting, so fitting uses another random stream."""
     monkeypatch.setattr(private, "noise_for", lambda *_: 2.0)

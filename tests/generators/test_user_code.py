@@ -310,6 +310,7 @@ def test_a_command_of_two_parts_is_trained_once(trained: object, tmp_path: Path)
     assert kept.name == "model" and not kept.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [

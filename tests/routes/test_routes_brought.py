@@ -22,6 +22,8 @@ from privacy_assets.evaluation.evaluate import read_inputs
 from privacy_assets.pipeline.row_sources import select_partition
 from privacy_assets.tables.canonical import canonical_table
 
+pytestmark = pytest.mark.slow
+
 MEMBER = {"policy": {**LENIENT, "limits": [{**limit, "at_most": 0.6} for limit in LENIENT["limits"]]}}
 DIGITS = 1e7  # digits of an income below this precision hold the hidden data
 Hide = Callable[[pd.DataFrame, pd.DataFrame], pd.DataFrame]
@@ -116,7 +118,6 @@ def test_route_37_rows_in_the_low_digits_of_numbers(world: World, files: Files) 
     assert hidden.fingerprints["synthetic"] == plain.fingerprints["synthetic"]
 
 
-@pytest.mark.slow
 def test_route_37_rows_in_the_low_digits_of_a_generator_of_ones_own(world: World) -> None:
     defs = gated(world, "generated_digits", generated_digits, **MEMBER)
     assert world.run(defs).success
