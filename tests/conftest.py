@@ -35,6 +35,11 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("repeatable")
 
+# Tests have deployments of their own, and never use that of the environment, such as the one of `make demo`.
+os.environ.pop("DAGSTER_HOME", None)
+for _name in ("PRIVATE", "RELEASES", "SECRET", "SIGNING_KEY", "STORAGE", "TRUSTED_KEYS"):
+    os.environ.pop(f"PRIVACY_ASSETS_{_name}", None)
+
 DATA = Path(__file__).with_name("data")
 SHUFFLE = os.environ.get("PYTEST_SHUFFLE")
 COSTS = os.environ.get("PYTEST_CPU")
