@@ -106,6 +106,7 @@ def test_several_partitions_load_as_one_frame(tmp_path: Path, instance: dg.Dagst
     assert str(loaded["age"].dtype) == "Int64"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("region", [None, "north", "south"])
 def test_checks_on_assets_of_the_user(tmp_path: Path, instance: dg.DagsterInstance, region: str | None) -> None:
     """On whole tables and on partitions; all of them leak, except the south."""

@@ -94,6 +94,7 @@ def test_long_tables_are_drawn_in_blocks_that_differ(name: str, monkeypatch: pyt
     assert not np.array_equal(values[100:200], first)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("logs", [True, False])
 def test_conditions_are_frequencies_where_the_library_takes_logarithms(logs: bool, models: list) -> None:
     counts = {"x": 30, "y": 9, "z": 1}

@@ -87,6 +87,7 @@ def test_the_same_seed_gives_the_same_rows_and_they_are_a_table_of_the_schema(na
         assert rows[GAPS].isna().any().all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
 def test_what_was_stored_is_read_again(name: str, tmp_path: Path) -> None:
     one = fitted(name)
@@ -100,6 +101,7 @@ def test_what_was_stored_is_read_again(name: str, tmp_path: Path) -> None:
     assert_frame_equal(loaded.sample(300, seed=9).frame(), one.sample(300, seed=9).frame())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRIED)
 def test_a_damaged_folder_is_told(name: str, tmp_path: Path) -> None:
     """Files and parts of them can be missing, truncated or changed."""

@@ -196,6 +196,7 @@ def same(cell: Any) -> str:
     return str(cell) if isinstance(cell, str | bool | np.bool_) else repr(float(cell))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize(
     "kind",

@@ -71,6 +71,7 @@ def test_route_02_synthetic_again_then_published_alone(world: World, failed: Tab
     nothing_published(world, "leaky")
 
 
+@pytest.mark.slow
 def test_route_03_a_derived_asset_in_a_later_run(world: World, failed: Tables) -> None:
     seen: list[Any] = []
 
@@ -257,6 +258,7 @@ def parts(world: World) -> Tables:
     return plain, leaky
 
 
+@pytest.mark.slow
 def test_route_14_a_failed_partition_published_alone(world: World, parts: Tables) -> None:
     plain, leaky = parts
     leaked(world, world.run(plain, "part/published", partition="north"), "part")
