@@ -272,6 +272,7 @@ LOG: dict[str, Callable[[Path], object]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", LOG.values(), ids=LOG.keys())
 def test_a_log_that_is_not_whole_is_refused(local: Gate, change: Callable[[Path], object]) -> None:
     part = chain(local, 1)

@@ -74,6 +74,7 @@ FORMS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("synthetic", ["fresh", "copies"])
 def test_numbers_and_dates_that_arrive_as_text_are_numbers_and_dates(form: str, synthetic: str, plain: dict) -> None:

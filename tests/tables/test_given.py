@@ -58,6 +58,7 @@ LIBRARIES: dict[str, Callable[[pd.DataFrame], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_every_library_gives_the_same_inputs(library: str) -> None:
     """A dataframe is not taken for a path, whose message contained the repr of polars and Arrow tables."""
