@@ -141,7 +141,7 @@ test-slow: setup-dev ## Run the slow tests only, without the weekly ones
 	$(PYTEST) -m 'slow and not weekly' $(ARGS)
 
 .PHONY: test-weekly
-test-weekly: setup-dev ## Run the weekly tests only: studies, and repetitions that calibrate a statistic
+test-weekly: setup-dev ## Run the weekly tests only: studies, calibrations, and more cases of long tests
 	$(PYTEST) -m weekly $(ARGS)
 
 .PHONY: test-all
