@@ -166,6 +166,11 @@ class LimitOutcome:
         return self.status == "pass"
 
     @property
+    def by_rule(self) -> bool:
+        """True if the limit holds because the threshold rule fixes the statistic. It does not count as evidence."""
+        return self.passed and self.estimate is not None and self.estimate.by_rule
+
+    @property
     def blind(self) -> bool:
         """True if the release does not exceed the limit, but a verbatim copy of train does not break it either."""
         return self.can_fail is False and self.estimate is not None and not self.limit.exceeded_by(self.measured)
@@ -240,7 +245,8 @@ class Policy:
         settings: Settings of metrics by the name of the metric. All others have their defaults.
         embedder: Settings of the embedder. False if embedded distances are left out.
         part_of: Shipped policy of which this is a part: some of its limits, or all of them without the embedder.
-        min_holders: Minimum number of people who have a published value; see :mod:`privacy_assets.tables.rare`.
+        min_holders: Minimum number of people that share a published value; see
+            :mod:`privacy_assets.tables.threshold_rule`.
     """
 
     part: ClassVar[str] = "policy"
@@ -263,7 +269,7 @@ class Policy:
     )
     part_of: ShippedName | None = Field(default=None, description="shipped policy of which this is a part")
     min_holders: int = Field(
-        default=MIN_HOLDERS, ge=2, description="pipelines replace values that fewer people have before publication"
+        default=MIN_HOLDERS, ge=2, description="in a pipeline, each published value belongs to this many people or more"
     )
 
     def __post_init__(self) -> None:
@@ -378,6 +384,9 @@ def tally(outcomes: Sequence[LimitOutcome]) -> str:
         return f"{failed} of {total} limits {'is' if failed == 1 else 'are'} broken{rest}"
     if unjudged:
         return f"{unjudged} of {total} limits could not be evaluated"
+    n_by_rule = sum(outcome.by_rule for outcome in outcomes)
+    if n_by_rule:
+        return f"all {total - n_by_rule} measured limits hold, and {n_by_rule} by the threshold rule"
     return "the limit holds" if total == 1 else f"all {total} limits hold"
 
 

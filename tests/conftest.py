@@ -20,6 +20,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import holders
 import hypothesis
 import pandas as pd
 import pytest
@@ -50,7 +51,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_threa
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Compile each kernel in one worker: the others wait, and load it from the cache on disk."""
+    """Count the people of each released cell, and compile each kernel in one worker: the others load it from disk."""
+    holders.install()
     if not hasattr(config, "workerinput"):
         return
     from numba.core.compiler_lock import global_compiler_lock

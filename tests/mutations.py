@@ -343,13 +343,22 @@ MUTATIONS = [
     # --- generators ---
     Mutation(
         "values of one person less than the threshold are published",
-        "tables/rare.py", ") >= min_holders\n    frequent = [", ") >= min_holders - 1\n    frequent = [",
-        ("tables/test_rare.py",),
+        "tables/published_categories.py",
+        "real.n_holders([position]) >= k:\n            recoding.add",
+        "real.n_holders([position]) >= k - 1:\n            recoding.add",
+        ("tables/test_published_categories.py", "tables/test_threshold_rule.py"),
+    ),
+    Mutation(
+        "a few people alone have what is published as other",
+        "tables/published_categories.py",
+        "    while recoding.is_short(name):\n        levels",
+        "    while False:\n        levels",
+        ("tables/test_published_categories.py",),
     ),
     Mutation(
         "a public list needs no source",
-        "tables/rare.py", "if column.source else set()", "if column.allowed_values else set()",
-        ("tables/test_rare.py",),
+        "tables/threshold_rule.py", "public = set(declared) if column.source else set()", "public = set(declared)",
+        ("tables/test_threshold_rule.py",),
     ),
     Mutation(
         "an external table keeps its rare values",
@@ -357,9 +366,24 @@ MUTATIONS = [
         ("pipeline/test_rare_values.py",),
     ),
     Mutation(
-        "the bound of numbers is one person too far",
-        "tables/rare.py", "np.sort(tops)[-min_holders]", "np.sort(tops)[1 - min_holders]",
-        ("tables/test_rare.py",),
+        "a group of numbers has one person too few",
+        "tables/_level_kernels.py", "counts[group, column] < k:", "counts[group, column] < k - 1:",
+        ("tables/test_published_levels.py",),
+    ),
+    Mutation(
+        "groups of numbers are cut as soon as possible",
+        "tables/_level_kernels.py", "or jumps[value] > jumps[cut]:", "and False:",
+        ("tables/test_published_levels.py",),
+    ),
+    Mutation(
+        "columns share levels whatever they lose",
+        "tables/ordered_columns.py", "_MIN_KEPT * len(member.levels)", "0",
+        ("tables/test_ordered_columns.py",),
+    ),
+    Mutation(
+        "numbers far outside are published",
+        "pipeline/work.py", "    check_published(rows, rules, where=where)\n", "",
+        ("pipeline/test_rare_values.py",),
     ),
     Mutation(
         "seed of a Bayesian network ignored",

@@ -24,6 +24,7 @@ import shutil
 import sys
 import tempfile
 import textwrap
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,7 +46,9 @@ from privacy_assets.infra.files import fix_of, private_folder, put_atomic
 
 if TYPE_CHECKING:
     from privacy_assets.generators import FittedGenerator, GeneratorInfo
+    from privacy_assets.tables.threshold_rule import ColumnRule
 
+_RULES = "threshold_rule.bin"  # in the folder of a saved model
 # Options that do not apply to a saved model.
 _TRAINING = ("generator", "set", "subject", *COLUMNS, "device", "checkpoint", "model")
 _WIDTH = 96  # characters in a line of the list
@@ -92,34 +95,37 @@ def _generate(options: argparse.Namespace) -> int:
         return _list(options)
     _check(options)
     notify = options.progress
-    fitted, rows = _loaded(options) if options.from_model else _trained(options)
+    fitted, rules, rows = _loaded(options) if options.from_model else _trained(options)
     notify(f"drawing {rows:,} rows")
-    _write(fitted, rows, options)
+    _write(fitted, rules, rows, options)
     notify(f"wrote {rows:,} rows of {len(fitted.schema.columns)} columns to {options.out}")
     _warn(fitted, options)
     return 0
 
 
-def _loaded(options: argparse.Namespace) -> tuple[FittedGenerator, int]:
+def _loaded(options: argparse.Namespace) -> tuple[FittedGenerator, Mapping[str, ColumnRule], int]:
     from privacy_assets.generators import load_generator
+    from privacy_assets.tables.threshold_rule import load_rules
 
-    return load_generator(options.from_model), options.rows
+    return load_generator(options.from_model), load_rules(options.from_model / _RULES), options.rows
 
 
-def _trained(options: argparse.Namespace) -> tuple[FittedGenerator, int]:
+def _trained(options: argparse.Namespace) -> tuple[FittedGenerator, Mapping[str, ColumnRule], int]:
     from privacy_assets.generators import build_generator
     from privacy_assets.generators.registry import DEFAULT_GENERATOR
     from privacy_assets.infra.devices import lease_device, pick_device
     from privacy_assets.policy import MIN_HOLDERS
     from privacy_assets.tables.canonical import people_of, without_rare_values
-    from privacy_assets.tables.rare import outside_guarantee
+    from privacy_assets.tables.threshold_rule import outside_guarantee
     from privacy_assets.tables.writing import table_bytes
 
     generator = build_generator(options.generator or DEFAULT_GENERATOR, settings(options.set))
     wanted = options.device or ("auto" if "torch" in generator.modules else "cpu")
     notify = options.progress
     pick_device(wanted)  # fails before reading data if the device does not exist
-    private = without_rare_values({"train": read_private(options)}, MIN_HOLDERS, declared_columns(options))["train"]
+    tables = {"train": read_private(options)}
+    declared = declared_columns(options)
+    private = without_rare_values(tables, MIN_HOLDERS, declared, generator.bounded_columns)["train"]
     for note in private.notes:
         notify(note)
     train, people = private.without_subject(), people_of([private])
@@ -147,16 +153,19 @@ def _trained(options: argparse.Namespace) -> tuple[FittedGenerator, int]:
         outside = (*fitted.privacy.outside_guarantee, *outside_guarantee(private.rules))
         fitted.privacy = replace(fitted.privacy, outside_guarantee=outside)
     if options.model:
-        _save(fitted, options.model.resolve())
+        _save(fitted, private.rules, options.model.resolve())
         notify(f"saved the trained generator in {options.model}: keep it as private as the table")
-    return fitted, len(train) if options.rows is None else options.rows
+    return fitted, private.rules, len(train) if options.rows is None else options.rows
 
 
-def _save(fitted: FittedGenerator, folder: Path) -> None:
-    """Save the model atomically: write it to a hidden folder next to ``folder``, then rename it."""
+def _save(fitted: FittedGenerator, rules: Mapping[str, ColumnRule], folder: Path) -> None:
+    """Save the model and the threshold rule atomically: write a hidden folder next to ``folder``, then rename it."""
+    from privacy_assets.tables.threshold_rule import save_rules
+
     staging = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
     try:
         fitted.save(staging)
+        save_rules(staging / _RULES, rules)
         os.replace(staging, folder)
         with folders.opened(folder.parent) as parent:
             folders.sync(parent)
@@ -164,10 +173,10 @@ def _save(fitted: FittedGenerator, folder: Path) -> None:
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def _write(fitted: FittedGenerator, rows: int, options: argparse.Namespace) -> None:
+def _write(fitted: FittedGenerator, rules: Mapping[str, ColumnRule], rows: int, options: argparse.Namespace) -> None:
     from privacy_assets.tables.writing import table_bytes
 
-    table = fitted.sample(rows, seed=options.seed or 0)
+    table = fitted.sample(rows, seed=options.seed or 0).without_rare(rules)
     data = table_bytes(table, _kind(options.out), where="the synthetic table")
     try:
         put_atomic(Path(options.out), data)

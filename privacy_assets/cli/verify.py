@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from privacy_assets.policy import LimitOutcome
 
 _DECLARED = ("seed", "subject", "dropped", "kinds", "missing", "timezone", "new_values", "allowed_values",
-             "rare_values", "table_settings")  # fmt: skip
+             "rare_values", "public_bounds", "table_settings")  # fmt: skip
 _LONGEST = 87_600.0  # hours
 _PATH = 4096  # characters of a path, which is not truncated
 
@@ -133,7 +133,7 @@ def _verified(found: Verification, root: Location) -> list[str]:
             ("table", clean(stated.target.table)), *partition, *facts, ("rows", number(stated.rows)),
             ("made", clean(stated.made_at)), ("found", _whereabouts(found, root)),
             ("attestation", clean(found.source, _PATH)), ("signed by", clean(stated.keyid)),
-            ("policy", _policy(stated)), ("rare values", _rare_values(stated)), ("attempt", clean(stated.attempt)),
+            ("policy", _policy(stated)), ("rare values", _rare_values(found)), ("attempt", clean(stated.attempt)),
             ("engine", clean(stated.engine_version)), *_declared(found),
         ]  # fmt: skip
     lines += ["", *(f"{name:<12} {fact}" for name, fact in facts)]
@@ -142,9 +142,15 @@ def _verified(found: Verification, root: Location) -> list[str]:
     return [*lines, "", *_limits(found)] if found.outcomes else lines
 
 
-def _rare_values(stated: Attestation) -> str:
-    fewest = stated.policy.get("min_holders")
-    return f"values that fewer than {clean(fewest)} people have were replaced before publication" if fewest else NOTHING
+def _rare_values(found: Verification) -> str:
+    min_holders = found.stated.policy.get("min_holders") if found.stated else None
+    if not min_holders:
+        return NOTHING
+    declared = found.declared
+    public = [column for column, listed in declared["allowed_values"].items() if listed.get("source")]
+    exceptions = [clean(column, 40) for column in (*public, *declared["new_values"], *declared["public_bounds"])]
+    rule = f"each cell has a value that at least {clean(min_holders)} people of the real tables share"
+    return f"{rule}, except in {', '.join(exceptions)}" if exceptions else rule
 
 
 def _policy(stated: Attestation) -> str:
@@ -216,11 +222,12 @@ def _warnings(found: Verification) -> list[str]:
         warnings.append(f"values of {clean(column, 40)} were declared missing. Copies of them are not counted.")
     for column in told["new_values"]:
         warnings.append(f"column {clean(column, 40)} may have new values, which are not limited to a list.")
-    for column, one in told["allowed_values"].items():
-        count, rare = clean(one.get("values")), ", also if few people have them" if one.get("source") else ""
-        warnings.append(
-            f"column {clean(column, 40)} may have {count} declared values, which real rows need not contain{rare}."
-        )
+    for column in told["public_bounds"]:
+        warnings.append(f"column {clean(column, 40)} may have numbers that few people have: its bounds are public.")
+    for column, listed in told["allowed_values"].items():
+        if listed.get("source"):
+            text = f"may have {clean(listed.get('values'))} values of a public list, also if few people have them"
+            warnings.append(f"column {clean(column, 40)} {text}.")
     return warnings
 
 

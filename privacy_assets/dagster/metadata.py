@@ -426,6 +426,8 @@ def _attested(table: DagsterTable, found: Attested) -> Iterator[Any]:
 
 def _status(outcome: LimitOutcome) -> str:
     """Return the status of a limit in words."""
+    if outcome.by_rule:
+        return "by rule"
     if outcome.passed and outcome.blind:
         return "cannot fail on this table"
     return outcome.status.replace("_", " ")

@@ -6,7 +6,7 @@ A run with other settings is rejected until a user accepts the difference.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,9 +20,10 @@ from privacy_assets.metrics.policies import policy_digest, resolve_policy
 from privacy_assets.metrics.registry import table_settings
 from privacy_assets.policy import Policy
 
-PROPOSED, _VALUES = ".proposed.json", ".values.json"
+PROPOSED = ".proposed.json"
 _DECLARED = (
-    "subject", "kinds", "missing", "timezone", "new_values", "allowed_values", "rare_values", "shared_subjects"
+    "subject", "kinds", "missing", "timezone", "new_values", "allowed_values", "rare_values", "shared_subjects",
+    "public_bounds",
 )  # fmt: skip
 
 
@@ -112,24 +113,6 @@ class Locks:
         state = Log(self.private, self.key).state(table)
         return dict(self._entries(table).get("columns", {})) if state.verdicts or state.first else {}
 
-    def published_values(self, table: str, min_holders: int, subject: str | None) -> dict[str, list[Any]]:
-        """Return the values that releases of ``table`` may contain, by column.
-
-        {} if the list is not signed by a trusted key, or was made for fewer holders or other subjects.
-        """
-        known = self._entries(table, _VALUES)
-        fits = bool(known) and known["min_holders"] >= min_holders and known.get("subject") == subject
-        return dict(known["values"]) if fits else {}
-
-    def sign_values(
-        self, table: str, min_holders: int, subject: str | None, values: Mapping[str, Sequence[Any]]
-    ) -> None:
-        """Store the values that releases of ``table`` may contain, by column, in a private file."""
-        listed = {name: list(known) for name, known in values.items()}
-        entries = {"min_holders": min_holders, "subject": subject, "values": listed}
-        if self._entries(table, _VALUES) != entries:
-            put_atomic(self.file(table, _VALUES), self._sealed(table, entries, ""))
-
     def sign(self, table: str, entries: Mapping[str, Any], why: str = "") -> None:
         """Sign ``entries`` as the lock of ``table`` unless they are in force, and remove the proposal of them."""
         if self.difference(table, entries):
@@ -146,14 +129,13 @@ class Locks:
         pairs = [(name, old.get(name, "not set"), new.get(name, "not set")) for name in {**new, **old}]
         return [f"{name}: {was} -> {now}" for name, was, now in pairs if was != now]
 
-    def _entries(self, table: str, suffix: str = ".json") -> Mapping[str, Any]:
-        sealed = SignedRecord("lock", self._stored(table, suffix))
+    def _entries(self, table: str) -> Mapping[str, Any]:
+        sealed = SignedRecord("lock", self._stored(table))
         try:
             lock = unseal(sealed, self.key.trusted)
         except PublicationRefused:
             return {}
-        entries = dict(lock.body["entries"]) if lock.target == ReleaseTarget(table) else {}
-        return entries if ("min_holders" in entries and "values" in entries) == (suffix == _VALUES) else {}
+        return dict(lock.body["entries"]) if lock.target == ReleaseTarget(table) else {}
 
     def _stored(self, table: str, suffix: str = ".json") -> bytes:
         return records(self.private / "locks", f"lock of {table}", name := f"{quoted(table)}{suffix}").get(name, b"")
@@ -162,7 +144,7 @@ class Locks:
         return seal(Statement("lock", ReleaseTarget(table), "", {"entries": entries, "reason": why}), self.key).data
 
     def file(self, table: str, suffix: str = ".json") -> Location:
-        """Return the path of the lock of ``table``, or with another suffix of its proposal or its published values."""
+        """Return the path of the lock of ``table``, or with another suffix of its proposal."""
         return self.private / "locks" / f"{quoted(table)}{suffix}"
 
 

@@ -142,6 +142,7 @@ def declared_of(stated: Attestation) -> dict[str, Any]:
         columns = {name: dict(setup.get(name, {})) for name in ("kinds", "new_values", "allowed_values")}
         columns["allowed_values"] = {name: dict(one) for name, one in columns["allowed_values"].items()}
         own = {"dropped": list(setup.get("drop", ())), "table_settings": table_settings(setup.get("metrics", {}))}
+        own["public_bounds"] = list(setup.get("public_bounds", ()))
         for setting in ("missing", "rare_values"):
             own[setting] = {name: list(values) for name, values in setup.get(setting, {}).items()}
         zone = setup.get("timezone")

@@ -110,6 +110,11 @@ class Generator(ABC):
     creates_values: ClassVar[bool] = False
     separate_environment: ClassVar[tuple[str, str] | None] = None
 
+    @property
+    def bounded_columns(self) -> tuple[str, ...]:
+        """Columns of numbers with public bounds, if the generator states an epsilon. The threshold rule keeps them."""
+        return ()
+
     @isolated()
     def fit(
         self,

@@ -161,6 +161,11 @@ class PublicKnowledge:
     bounds: Mapping[str, Sequence[Any]] | None
     categories: Mapping[str, Sequence[str]] | None
 
+    @property
+    def bounded_columns(self) -> tuple[str, ...]:
+        """Columns with public bounds."""
+        return tuple(self.bounds or ())
+
     def __post_init__(self) -> None:
         """Validate bounds and categories, and make them immutable."""
         for setting in ("bounds", "categories"):

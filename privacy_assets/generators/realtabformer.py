@@ -68,7 +68,7 @@ class Grid:
         step, parts = 1.0, 1.0
         if column.kind == "datetime":
             unit = str(column.precision or "microsecond")
-            step, parts = float(UNITS.get(unit, UNITS["day"])), float(UNITS["day"])  # months and years are days here
+            step, parts = float(UNITS[unit]), float(UNITS["day"])
         elif column.kind == "numeric":
             decimals = _decimals(column, known)
             step, parts = 10.0 ** max(-decimals, 0), 10.0 ** max(decimals, 0)

@@ -225,10 +225,12 @@ def _moved(column: Column, moves: np.ndarray, known: Column) -> Column:
 
 def _published(train: Table, name: str) -> Column:
     """Return the categories that the rule on rare values lets be published, which not all occur in train."""
-    column, rule = train[name], train.rules.get(name)
+    column = train[name]
+    rule = train.rules.get(name)
     if column.kind != "categorical" or rule is None:
         return column.take(np.zeros(0, np.int64))
-    return Column.of_codes(name, column.kind, np.arange(len(rule.frequent)), sorted(rule.frequent))
+    names = set((rule.recoding or {}).values()) - {None}
+    return Column.of_codes(name, column.kind, np.arange(len(names)), sorted(names))
 
 
 def trees_of(

@@ -54,6 +54,8 @@ class EvaluationInputs:
             of a pipeline.
         ledger: Disclosure by person over all published tables. None: there are none, or ``people`` is empty.
         release: Number and day of the synthetic table in the ledger, see :meth:`.Ledger.of`.
+        ruled: Columns in which the threshold rule replaced the values of few people, see
+            :mod:`privacy_assets.tables.threshold_rule`. Empty outside of a pipeline.
         generator: Description of the generator's protections, see :func:`.data_privacy.protection_states`. None:
             unknown.
         seed: Seed of :meth:`rng`.
@@ -72,6 +74,7 @@ class EvaluationInputs:
     people: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
     ledger: Ledger | None = field(default=None, repr=False)
     release: tuple[int, int] = (0, 0)
+    ruled: tuple[str, ...] = ()
     generator: Mapping[str, Any] | None = None
     seed: int = 0
     device: str = "cpu"
@@ -363,6 +366,7 @@ class EvaluationInputs:
             inputs = cls(schema, tables, subjects, generated, cast("Embedder | None", embedder), seal=seal)
             return inputs.with_settings(
                 people=people,
+                ruled=tuple(facts["ruled"]),
                 notes=tuple(facts["notes"]),
                 encoder=TabularEncoder.from_json(facts["encoder"]),
                 row_ids={role: next(arrays) for role in tables},
@@ -377,6 +381,7 @@ class EvaluationInputs:
             "subjects": list(self.subjects),
             "people": list(self.people),
             "embedder": None if self.embedder is None else [self.embedder.fingerprint(), self.embedder.description],
+            "ruled": list(self.ruled),
             "notes": list(self.notes),
         }
         arrays: list[np.ndarray] = []

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -24,7 +24,7 @@ from privacy_assets.stats.intervals import leaked_subjects
 from privacy_assets.stats.subjects import Subjects
 from privacy_assets.tables.column import Column, ranked, stacked
 from privacy_assets.tables.contract import REAL_ROLES
-from privacy_assets.tables.rare import count_holders, has_fine_resolution
+from privacy_assets.tables.published_categories import count_holders
 from privacy_assets.tables.roles import allowed_values, foreign_cells, natural_role
 
 _SIGNS = re.compile(r"[\W_]+")
@@ -123,7 +123,9 @@ def _mixed(left: np.ndarray, right: np.ndarray | np.uint64) -> np.ndarray:
 
 
 CROWDED = 0.005  # share of subjects matched by chance, above which longer pieces are used
-_NONE, _NO_OWN = "no generated column", "no column of categories or of fine numbers"
+_NONE, _NO_OWN = "no generated column", "no column of categories, or of numbers of which single people have a value"
+_BY_RULE = "by rule: the threshold rule replaced the values of few people in all columns"
+_MIN_ALONE = 20  # people with a value of their own from which a column of numbers or times is covered
 
 
 @declared
@@ -136,21 +138,22 @@ class ValueDisclosure(Metric):
         confidence: Simultaneous confidence level of ``generated_excess``.
 
     Attributes:
-        foreign_cells: Share of foreign cells in the worst closed column. Exact, without sampling error.
+        foreign_cells: Share of foreign cells in the worst column. Exact, without sampling error.
         own_values: Share of subjects of train who alone have a value that is in S, less this share of the unseen
             subjects, in the worst column.
         generated_excess: Number of subjects whose text or identifier is in generated columns because of membership,
             divided by the smaller of members and synthetic rows.
 
     Notes:
-        A cell of a closed column is foreign if its value occurs in no real table and is not declared, so that a
-        category cannot carry a message. A number or date is foreign if it is farther outside the real range than the
-        width of the range. A missing value is foreign if the real rows have none.
+        A category is foreign if it occurs in no real table and is not declared, so that it cannot carry a message. A
+        number or date is foreign if it is farther outside the real range than the width of the range, and not declared.
+        A missing value is foreign if the real rows have none.
 
-        ``own_values`` covers categories, and numbers and times of fine resolution: at least half of the subjects have
-        a value that no other subject of the real tables has. Values of public lists are left out. The counts of
-        train and unseen subjects are compared exactly, as below, and the interval is simultaneous over the columns. A
-        generator that copies single cells from train is seen, even if it copies no row.
+        ``own_values`` covers categories, and numbers and times of which at least 20 subjects have a value that no other
+        subject of the real tables has. Values of public lists are left out. The counts of train and unseen subjects are
+        compared exactly, as below, and the interval is simultaneous over the columns. A generator that copies single
+        cells from train is seen, even if it copies no row. In a pipeline, columns of the threshold rule are left out,
+        because no subject alone has one of their published values.
 
         ``generated_excess`` is the largest over each generated column, and over all of them compared with all generated
         columns and subjects of the real rows; the interval is simultaneous. Pieces are whole values and their
@@ -234,7 +237,11 @@ class ValueDisclosure(Metric):
     def _own_values(self, inputs: EvaluationInputs, people: Subjects, records: list[dict[str, Any]]) -> Estimate:
         """Estimate ``own_values``, and add the value of each column to its record."""
         spec, counts = self.statistic("own_values"), (len(inputs.synthetic), people.smallest_side)
-        names = [column.name for column in inputs.schema.columns if column.kind != "boolean"]
+        columns = [column for column in inputs.schema.columns if column.kind != "boolean"]
+        names = [column.name for column in columns if column.name not in inputs.ruled]
+        if columns and not names:
+            estimate = spec.estimate(0.0, 0.0, 0.0, counts, confidence=self.confidence, note=_BY_RULE)
+            return replace(estimate, by_rule=True)
         if min(counts) == 0:
             return spec.missing("there are no synthetic rows, or no people on one side", counts, self.confidence)
         every = np.arange(len(people))
@@ -308,17 +315,20 @@ class ValueDisclosure(Metric):
 
 
 def _people_with_own(inputs: EvaluationInputs, name: str, people: np.ndarray) -> np.ndarray | None:
-    """Return the subjects who alone have a value of the column that is in S. None: its numbers are not fine.
+    """Return the subjects who alone have a value of the column that is in S.
+
+    None: it is a column of numbers or times, and too few subjects have a value of their own.
+
 
     ``people`` is the subject of each row of the stacked real tables, shape (n,).
     """
     real = [inputs.tables[role][name] for role in _real(inputs)]
-    if real[0].values is None and not has_fine_resolution(stacked(real), people):
-        return None
     (codes, made), values = ranked([stacked(real), inputs.synthetic[name]])
     there = codes >= 0
     codes, owners = codes[there], people[there]
     alone = count_holders(codes, owners, len(values)) == 1
+    if real[0].values is None and len(np.unique(owners[alone[codes]])) < _MIN_ALONE:
+        return None
     alone &= np.bincount(made[made >= 0], minlength=len(values)) > 0
     column = inputs.schema[name]
     if column.source:

@@ -12,9 +12,10 @@ from typing import Any
 
 import pandas as pd
 
-from privacy_assets.tables.roles import allowed_values, bounds, natural_role
+from privacy_assets.tables.roles import allowed_values
 from privacy_assets.tables.schema import TableSchema
 from privacy_assets.tables.table import Table
+from privacy_assets.tables.threshold_rule import reach_of
 
 _TYPES = {
     "numeric": ["float64"],
@@ -69,10 +70,10 @@ def _values(schema: TableSchema, tables: Sequence[Table]) -> list[tuple[str, dic
     wanted: list[tuple[str, dict[str, Any]]] = []
     for column in schema.measured.columns:
         real = [table[column.name] for table in tables]
-        if (column.role or natural_role(column, real)) == "closed":
+        if column.kind in ("categorical", "boolean"):
             values = allowed_values(column, real).objects()
             wanted.append(("ExpectColumnValuesToBeInSet", {"column": column.name, "value_set": values}))
-        elif limits := bounds(real):
+        elif limits := reach_of(column, real):
             low, high = limits
             if column.kind == "datetime":
                 low, high = (pd.Timestamp(limit, unit="us") for limit in limits)

@@ -151,6 +151,11 @@ class ResolvedTable:
         return "synthetic" in self.row_sources
 
     @property
+    def bounded_columns(self) -> tuple[str, ...]:
+        """Columns of numbers that the threshold rule keeps, see :attr:`.Generator.bounded_columns`."""
+        return () if self.generator is None else self.generator.bounded_columns
+
+    @property
     def roles(self) -> tuple[str, ...]:
         """Roles of the real tables of this pipeline."""
         given = self.row_sources if self.external else self.shares
@@ -188,6 +193,7 @@ class ResolvedTable:
             **self.split_setup(keyed_fingerprint),
             **own,
             **({"shared_subjects": True} if self.spec.data.shared_subjects else {}),
+            **({"public_bounds": list(self.bounded_columns)} if self.bounded_columns else {}),
         }
 
     @property

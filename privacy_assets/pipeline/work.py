@@ -60,10 +60,10 @@ from privacy_assets.stats.estimates import MetricResult
 from privacy_assets.tables.canonical import without_rare_values
 from privacy_assets.tables.column import Column
 from privacy_assets.tables.contract import contract_of
-from privacy_assets.tables.rare import outside_guarantee, real_schema, replaced_cells, replaced_note
-from privacy_assets.tables.roles import check_known_categories
+from privacy_assets.tables.roles import check_published
 from privacy_assets.tables.splitting import pseudonyms, split_rows
 from privacy_assets.tables.table import Table
+from privacy_assets.tables.threshold_rule import count_changed, outside_guarantee, real_schema, replaced_note
 
 Values = Mapping[str, Any]
 _MOST_NAMED = 3  # releases named in the report
@@ -266,7 +266,7 @@ def read(run: TableRun, name: str, values: Values) -> StepResult:
 
 
 def split(run: TableRun, name: str, values: Values) -> StepResult:
-    """Split the private table, or read the tables of an external split, and replace rare values in them.
+    """Split the private table, or read the tables of an external split, and apply the threshold rule to them.
 
     Each table gets the signed record of the split. The lock of the table is signed after all tables have been read.
     """
@@ -281,16 +281,11 @@ def split(run: TableRun, name: str, values: Values) -> StepResult:
         run.check({"source": source})
         rows = split_rows(source, run.deployment.key("split"), table.shares)
         parts = {role: source.take(chosen).map(Column.compact) for role, chosen in rows.items()}
-    columns, subject = contract_of(parts["train"].schema), table.spec.data.subject
-    known = gate.locks.published_values(run.target.table, min_holders, subject)
-    bounded = [] if table.generator is None else table.generator.settings().get("bounds") or []
-    parts = without_rare_values(parts, min_holders, table.declared, known, bounded)
+    columns = contract_of(parts["train"].schema)
+    parts = without_rare_values(parts, min_holders, table.declared, table.bounded_columns)
     result = run.sign(parts)
     entries = gate.locks.check(run.target.table, table.policy, run.setup, new=True, columns=columns)
     gate.locks.sign(run.target.table, entries)
-    frequent = {name: rule.frequent for name, rule in parts["train"].rules.items() if rule.frequent}
-    values = {name: sorted({*known.get(name, ()), *frequent.get(name, ())}) for name in {**known, **frequent}}
-    gate.locks.sign_values(run.target.table, min_holders, subject, values)
     return result
 
 
@@ -312,7 +307,10 @@ def fit(run: TableRun, name: str, values: Values) -> StepResult:
 def sample(run: TableRun, name: str, values: Values) -> StepResult:
     """Create the synthetic table, or read an external one, and write it once to the private folder of the gate.
 
-    Rare values are replaced, so that later steps evaluate and publish the same table.
+    The threshold rule is applied to it, so that later steps evaluate and publish the same table.
+
+    Raises:
+        InputError: If the table has categories that no real table has, or numbers far outside of the real range.
     """
     sweep()
     tables = run.real(values)
@@ -329,9 +327,9 @@ def sample(run: TableRun, name: str, values: Values) -> StepResult:
     if made.generator is not None and made.generator["privacy"]["epsilon"] is not None:
         made.generator["privacy"]["outside_guarantee"] += tuple(outside_guarantee(rules))
     rows = made.rows.without_rare(rules).with_schema(tables["train"].schema)
-    if run.table.external:
-        check_known_categories(rows, [table.without_subject() for table in tables.values()], where="synthetic")
-    counts = {name: replaced_cells(rule, made.rows[name], rows.schema[name]) for name, rule in rules.items()}
+    where = "synthetic" if run.table.external else "the output of the generator"
+    check_published(rows, rules, where=where)
+    counts = {name: count_changed(made.rows[name], rows[name]) for name in rules}
     replaced = {name: count for name, count in counts.items() if count}
     snapshot, sealed = run.gate.take_snapshot(rows, run.target, train, made.filter, made.generator, replaced, made.rows)
     return StepResult({"synthetic": sealed}, Synthetic(rows, snapshot, sealed, made.metadata))
@@ -355,7 +353,9 @@ def prepare(run: TableRun, name: str, values: Values) -> StepResult:
     inputs = with_shift_note(inputs) if run.table.external else inputs
     inputs = inputs if embedder is None else attach_embedder(inputs, embedder)
     key = run.deployment.key("ledger")
-    inputs = inputs.with_settings(people={role: pseudonyms(table, key) for role, table in tables.items()})
+    inputs = inputs.with_settings(
+        people={role: pseudonyms(table, key) for role, table in tables.items()}, ruled=tuple(tables["train"].rules)
+    )
     body = {
         "inputs": fingerprints,
         "digest": keyed(inputs.digest),  # computes all embeddings now, while a device is available

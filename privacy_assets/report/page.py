@@ -150,7 +150,6 @@ def signing_facts(policy: Policy | None, signed: Mapping[str, str] | None, attem
 def limit_entry(outcome: LimitOutcome) -> Entry:
     """Return a limit: names, bound, compared value, interval, status, reason, requirements and drawing."""
     limit, estimate, specs = outcome.limit, outcome.estimate, statistic_specs()
-    blind = outcome.passed and outcome.blind
     return {
         "key": clean(limit.key, 60),
         "statistic": clean(limit.statistic),
@@ -161,7 +160,7 @@ def limit_entry(outcome: LimitOutcome) -> Entry:
         "judged": judged_text(outcome),
         "interval": interval(estimate),
         "status": outcome.status,
-        "label": "cannot fail" if blind else LABELS[outcome.status],
+        "label": _label(outcome),
         "on_copy": ON_COPY[outcome.can_fail],
         "reason": clean(outcome.reason, 300),
         "note": sentence(estimate.note) if estimate is not None and estimate.note not in outcome.reason else "",
@@ -170,6 +169,12 @@ def limit_entry(outcome: LimitOutcome) -> Entry:
         "words": limit_words(outcome),
         "svg": interval_svg(outcome, width=260),
     }
+
+
+def _label(outcome: LimitOutcome) -> str:
+    if outcome.by_rule:
+        return "by rule"
+    return "cannot fail" if outcome.passed and outcome.blind else LABELS[outcome.status]
 
 
 def answer_entry(answer: Answer, results: Mapping[str, MetricResult], limits: Mapping[str, Entry]) -> Entry:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, MutableMapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,10 +15,10 @@ from privacy_assets.tables.contract import REAL, joint_schema, subject_columns
 from privacy_assets.tables.declared import NOTHING, Declared
 from privacy_assets.tables.given import load
 from privacy_assets.tables.names import as_named
-from privacy_assets.tables.rare import holds_text, notes_of, published_schema, rule_of
 from privacy_assets.tables.roles import with_roles
 from privacy_assets.tables.schema import Frame, TableSchema, check_frame, check_not_published
 from privacy_assets.tables.table import Table
+from privacy_assets.tables.threshold_rule import holds_text, make_rule, notes_of, published_schema
 
 
 def people_of(tables: Iterable[Table]) -> np.ndarray | None:
@@ -92,20 +91,15 @@ def real_tables(
 
 
 def without_rare_values(
-    tables: Mapping[str, Table],
-    min_holders: int,
-    declared: Declared = NOTHING,
-    known: Mapping[str, Collection[Any]] = MappingProxyType({}),
-    bounded: Collection[str] = (),
+    tables: Mapping[str, Table], min_holders: int, declared: Declared = NOTHING, bounded: Collection[str] = ()
 ) -> dict[str, Table]:
-    """Replace rare values in the real tables of a release, see :mod:`.rare`.
+    """Apply the threshold rule to the real tables of a release, see :mod:`.threshold_rule`.
 
     Args:
         tables: Real tables by role.
-        min_holders: Minimum number of people that have a published value.
+        min_holders: Minimum number of people that share a published value.
         declared: Declarations about columns.
-        known: Values that may be published because earlier releases could contain them, by column.
-        bounded: Columns with public bounds, whose largest and smallest values are kept.
+        bounded: Columns of numbers with public bounds of a generator that states an epsilon.
 
     Returns:
         The tables, with their rules, and with notes for the report.
@@ -113,28 +107,24 @@ def without_rare_values(
     Raises:
         ConfigError: If prefixes are declared for a column that is not text.
     """
-    schema, stated = tables["train"].schema, declared.rare_values
-    for name in stated:
+    schema = tables["train"].schema
+    prefixes = declared.rare_values
+    for name in prefixes:
         if not holds_text(schema, name):
             raise ConfigError(f"rare_values: column {name!r} has no text. Fix: remove it from rare_values.")
-    codes = people_of(tables.values())
-    people = np.arange(sum(map(len, tables.values()))) if codes is None else codes
-    rules = {
-        column.name: rule_of(
-            column, [table[column.name] for table in tables.values()], people, min_holders,
-            stated.get(column.name, ()), set(known.get(column.name, ())), column.name in bounded,
-        )
-        for column in schema.measured.columns
-    }  # fmt: skip
-    published = TableSchema(tuple(published_schema(column, rules.get(column.name)) for column in schema.columns))
-    notes = notes_of(rules, min_holders, stated)
-    return {
-        role: replace(
-            table.without_rare(rules).with_schema(published).map(Column.compact),
-            notes=(*table.notes, *notes), rules=rules,
-        )
-        for role, table in tables.items()
-    }  # fmt: skip
+    people = people_of(tables.values())
+    if people is None:
+        people = np.arange(sum(map(len, tables.values())))
+    parts = {name: [table[name] for table in tables.values()] for name in schema.names}
+    rule = make_rule(schema, parts, people, min_holders, prefixes, bounded)
+    columns = [published_schema(column, rule.columns.get(column.name)) for column in schema.columns]
+    published = TableSchema(tuple(columns))
+    notes = notes_of(rule, schema, prefixes)
+    replaced = {}
+    for role, table in tables.items():
+        compact = table.without_rare(rule.columns).with_schema(published).map(Column.compact)
+        replaced[role] = replace(compact, notes=(*table.notes, *notes), rules=rule.columns)
+    return replaced
 
 
 def synthetic_table(

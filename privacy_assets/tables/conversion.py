@@ -15,9 +15,7 @@ from privacy_assets.errors import InputError
 from privacy_assets.tables.arrays import mapped_copy
 from privacy_assets.tables.column import MISSING, Column, looked_up
 from privacy_assets.tables.precision import (
-    MONTH,
     UNITS,
-    YEAR,
     Precision,
     decimals_of,
     round_decimals,
@@ -126,7 +124,7 @@ def precision_of(parts: Sequence[pd.Series], column: ColumnSchema) -> Precision:
     values = np.concatenate([np.array([]), *(part.to_numpy(dtype=np.float64) for part in numbers)])
     values = values[np.isfinite(values)]
     if column.kind == "numeric":
-        return decimals_of(values, _float_dtype(column.dtype))
+        return decimals_of(values, float_dtype(column.dtype))
     return whole_decimals_of(values[np.abs(values) < 2**63].astype(np.int64))
 
 
@@ -189,12 +187,12 @@ def _zone_of(series: pd.Series, column: ColumnSchema, where: str) -> str:
 def rounded(column: Column, schema: ColumnSchema) -> Column:
     """Round a column to the precision in ``schema``, half to even.
 
-    Values at this precision remain bit-identical, except that -0.0 becomes 0.0. Missing values are kept. Months and
-    years are rounded down. Times with a time zone are rounded to days, months and years of its clock.
+    Values at this precision remain bit-identical, except that -0.0 becomes 0.0. Missing values are kept. Times are
+    rounded as UTC.
     """
     cells = column.cells
     if column.kind == "numeric":
-        values, fine = cells, _float_dtype(schema.dtype)
+        values, fine = cells, float_dtype(schema.dtype)
         if isinstance(schema.precision, int):
             values = round_decimals(values, schema.precision)
         with np.errstate(over="ignore"):
@@ -202,11 +200,6 @@ def rounded(column: Column, schema: ColumnSchema) -> Column:
         # Values that overflow a short float are kept; :func:`restored` reports them.
         return replace(column, cells=np.where(np.isinf(short), values, short) + 0.0)
     there = cells != MISSING
-    if schema.zoned and schema.precision in ("day", MONTH, YEAR):
-        return from_clock(rounded(to_clock(column, schema), replace(schema, dtype="datetime64[us]")), schema)
-    if column.kind == "datetime" and schema.precision in (MONTH, YEAR):
-        first = cells.view("datetime64[us]").astype(f"datetime64[{str(schema.precision)[0].upper()}]")
-        return replace(column, cells=np.where(there, first.astype("datetime64[us]").view(np.int64), MISSING))
     step = 1
     if column.kind == "integer" and isinstance(schema.precision, int) and schema.precision < 0:
         step = 10**-schema.precision
@@ -233,8 +226,12 @@ def from_clock(column: Column, schema: ColumnSchema) -> Column:
     return replace(column, cells=utc.to_numpy().view(np.int64))
 
 
-def _float_dtype(name: str) -> np.dtype[Any]:
-    """Return the short float dtype named ``name``, or float64."""
+def float_dtype(name: str) -> np.dtype[Any]:
+    """Return the short float dtype named ``name``, or float64.
+
+    Args:
+        name: Name of a pandas dtype.
+    """
     dtype = pd.api.types.pandas_dtype(name)
     found: Any = getattr(dtype, "numpy_dtype", dtype)
     short = isinstance(found, np.dtype) and found.kind == "f" and found.itemsize < 8

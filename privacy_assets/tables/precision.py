@@ -20,7 +20,6 @@ UNITS: Mapping[str, int] = {  # microseconds
     "millisecond": 1_000,
     "microsecond": 1,
 }
-MONTH, YEAR = "month", "year"  # units of calendars, to which only rare times are rounded
 _MOST_DECIMALS = 15
 _EXACT = 2.0**51  # below this, scaling a number by its decimals gives the exact integer
 _LARGEST = np.iinfo(np.int64).max

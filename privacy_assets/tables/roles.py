@@ -1,9 +1,9 @@
 """Column roles: which values a column may contain when the table is published (docs/columns.md).
 
-*Closed* columns (categories, booleans, numbers with few distinct values) contain only values of the real tables or
-declared allowed values. *Numbers* and *dates* may be new. *Open* columns (identifiers, free text, nearly unique codes,
-direct identifiers) are rejected, because each of their values belongs to one person, whom a copied value discloses. New
-values are allowed in *generated* columns, which are declared with a reason.
+*Closed* columns are categories, booleans, and numbers with few distinct values. Categories and booleans contain only
+values of the real tables or declared allowed values. *Numbers* and *dates* may be new. *Open* columns (identifiers,
+free text, nearly unique codes, direct identifiers) are rejected, because each of their values belongs to one person,
+whom a copied value discloses. New values are allowed in *generated* columns, which are declared with a reason.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from privacy_assets.errors import InputError
 from privacy_assets.tables.column import Column, of_one_vocabulary, ranked, stacked, vocabulary
 from privacy_assets.tables.conversion import column_of
 from privacy_assets.tables.declared import NOTHING, Declared
-from privacy_assets.tables.rare import OTHER, count_holders
+from privacy_assets.tables.published_categories import OTHER, count_holders
 from privacy_assets.tables.schema import ColumnSchema, Kind, Role, TableSchema, option_text, yaml_text
 from privacy_assets.tables.table import Table
 from privacy_assets.tables.text import as_texts, infer_text, is_text, parse_numbers, texts_of
+from privacy_assets.tables.threshold_rule import ColumnRule, reach_of
 
 SHARE = 0.2  # minimum share of rows with an e-mail address, or the form of a phone or card number
 _CHECKED_VALUES, _LONGEST = 5000, 500  # maximum number of distinct values tested, and of characters of each
@@ -323,6 +324,10 @@ def check_identifiers(table: Table, drop: Sequence[str] = (), *, where: str) -> 
         raise _refused(reasons, where, False, drop, "make the table with privacy-assets run, which replaces them; ")
 
 
+_UNKNOWN = "it has categories that no real table has"
+_KNOWN_FIX = "write them as in the real tables, or declare them as allowed_values"
+
+
 def check_known_categories(table: Table, real: Sequence[Table], *, where: str) -> None:
     """Reject categories that no real table has, and that are not declared as allowed values.
 
@@ -338,12 +343,39 @@ def check_known_categories(table: Table, real: Sequence[Table], *, where: str) -
     """
     for name in table.schema.of_kind("categorical", "boolean"):
         column = table.schema[name]
-        parts = [one[name] for one in real]
-        other = foreign_cells(column, parts, table[name]) & ~table[name].missing
-        if column.role == "closed" and other.any():
-            problem = f"it has categories that no real table has, in {other.sum()} of {len(other)} cells"
-            fix = "write them as in the real tables, or declare them as allowed_values"
-            raise InputError(problem, where=where, column=name, row=int(np.flatnonzero(other)[0]), fix=fix)
+        parts = [real_table[name] for real_table in real]
+        is_unknown = foreign_cells(column, parts, table[name]) & ~table[name].missing
+        if column.role == "closed" and is_unknown.any():
+            raise _unpublishable(_UNKNOWN, _KNOWN_FIX, is_unknown, name, where)
+
+
+def check_published(table: Table, rules: Mapping[str, ColumnRule], *, where: str) -> None:
+    """Reject values of a synthetic table that the threshold rule does not replace.
+
+    These are categories that no real table has and that are not declared as allowed values, and numbers and times that
+    are farther outside the real range than it is wide. They do not come from real rows.
+
+    Args:
+        table: Synthetic table, to which the rules were applied.
+        rules: Threshold rule by column.
+        where: Name of the table in messages.
+
+    Raises:
+        InputError: If a column contains one. Columns without a rule are exempt.
+    """
+    for name, rule in rules.items():
+        is_foreign = rule.is_foreign(table[name])
+        if is_foreign.any() and rule.levels is not None:
+            problem = "it has numbers or times that are farther outside the range of the real tables than it is wide"
+            raise _unpublishable(problem, "keep within this range", is_foreign, name, where)
+        if is_foreign.any():
+            raise _unpublishable(_UNKNOWN, _KNOWN_FIX, is_foreign, name, where)
+
+
+def _unpublishable(problem: str, fix: str, is_wrong: np.ndarray, column: str, where: str) -> InputError:
+    row = int(np.flatnonzero(is_wrong)[0])
+    problem = f"{problem}, in {is_wrong.sum()} of {len(is_wrong)} cells"
+    return InputError(problem, where=where, column=column, row=row, fix=fix)
 
 
 def natural_role(column: ColumnSchema, real: Sequence[Column]) -> Role:
@@ -371,21 +403,6 @@ def allowed_values(column: ColumnSchema, real: Sequence[Column]) -> Column:
     return stacked(parts).distinct()
 
 
-def bounds(real: Sequence[Column]) -> tuple[Any, Any] | None:
-    """Return the smallest and largest allowed cell of a number or date.
-
-    The real range is extended by its width on each side. A number far outside could encode a whole row in its digits.
-
-    Returns:
-        The bounds, or None if no real row has a value.
-    """
-    values = stacked(real).present().cells
-    if not len(values):
-        return None
-    low, high = values.min().item(), values.max().item()
-    return low - (high - low), high + (high - low)
-
-
 def foreign_cells(column: ColumnSchema, real: Sequence[Column], synthetic: Column) -> np.ndarray:
     """Return True for cells of ``synthetic`` that are not allowed, bool of shape (n,).
 
@@ -401,13 +418,13 @@ def foreign_cells(column: ColumnSchema, real: Sequence[Column], synthetic: Colum
     if role == "generated":
         return np.zeros(len(missing), dtype=bool)
     gap = missing & (not any(part.missing.any() for part in real))
-    if role == "closed":
+    if column.kind in ("categorical", "boolean"):
         known, own = of_one_vocabulary([allowed_values(column, real), synthetic])
         return cast("np.ndarray", (~np.isin(own.cells, known.cells) & ~missing) | gap)
-    limits = bounds(real)
-    if limits is None:
+    reach = reach_of(column, real)
+    if reach is None:
         return ~missing
-    low, high = limits
+    low, high = reach
     return cast("np.ndarray", (((synthetic.cells < low) | (synthetic.cells > high)) & ~missing) | gap)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -18,8 +18,8 @@ from privacy_assets.tables.contract import infer_schema
 from privacy_assets.tables.conversion import check_cells, column_of, restored, rounded
 from privacy_assets.tables.fingerprints import content_fingerprint
 from privacy_assets.tables.given import load
-from privacy_assets.tables.rare import ColumnRule
 from privacy_assets.tables.schema import Frame, Kind, TableSchema, check_frame, option_text
+from privacy_assets.tables.threshold_rule import ColumnRule
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +35,7 @@ class Table:
         subject: Name of the column that identifies subjects, as strings. None: there is none.
         seal: Signed record of the step that made a private table. Empty: not signed.
         notes: Notes for the report on how a private table was read. They contain no cell.
-        rules: What is published instead of rare values, by column, if they are replaced; see :mod:`.rare`.
+        rules: Threshold rule by column, if it was applied; see :mod:`.threshold_rule`.
     """
 
     schema: TableSchema
@@ -142,8 +142,8 @@ class Table:
         return self.with_columns(*(change(column) for column in self.columns.values()))
 
     def without_rare(self, rules: Mapping[str, ColumnRule]) -> Table:
-        """Replace rare values. The schema is kept."""
-        return self.with_columns(*(rule.apply(self[name], self.schema[name]) for name, rule in rules.items()))
+        """Apply the threshold rule. The schema is kept."""
+        return self.with_columns(*(rule.apply(self[name]) for name, rule in rules.items()))
 
     @classmethod
     def stack(cls, tables: Sequence[Table]) -> Table:
@@ -208,12 +208,16 @@ class Table:
             return replace(cls.of_arrays(facts, arrays), seal=seal)
 
     def to_arrays(self) -> tuple[dict[str, Any], list[np.ndarray]]:
-        """Return JSON-compatible facts and the cells of each column. Inverse: :meth:`of_arrays`."""
+        """Return JSON-compatible facts, and the arrays of columns and rules. Inverse: :meth:`of_arrays`."""
         columns = [[column.name, column.kind, column.values] for column in self.columns.values()]
         facts: dict[str, Any] = {"schema": self.schema.to_json(), "subject": self.subject, "rows": self.rows}
-        rules = {name: asdict(rule) for name, rule in self.rules.items()}
+        rules = {name: rule.to_json() for name, rule in self.rules.items()}
         facts |= {"columns": columns, "notes": list(self.notes), "rules": rules}
-        return facts, [column.cells for column in self.columns.values()]
+        arrays = [column.cells for column in self.columns.values()]
+        for rule in self.rules.values():
+            if rule.levels is not None:
+                arrays.extend(rule.levels.arrays)
+        return facts, arrays
 
     @classmethod
     def of_arrays(cls, facts: Mapping[str, Any], arrays: Iterator[np.ndarray]) -> Table:
@@ -227,7 +231,7 @@ class Table:
                 raise ValueError("a code has no value")
             columns[name] = Column(name, kind, cells, tuple(values) if coded else None)
         schema, notes = TableSchema.from_json(facts["schema"]), tuple(facts["notes"])
-        rules = {name: ColumnRule.from_json(rule) for name, rule in facts["rules"].items()}
+        rules = {name: ColumnRule.from_json(rule, arrays) for name, rule in facts["rules"].items()}
         return cls(schema, columns, facts["rows"], facts["subject"], notes=notes, rules=rules)
 
 

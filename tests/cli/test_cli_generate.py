@@ -18,6 +18,7 @@ from privacy_assets.generators import GENERATORS, generator_info
 from privacy_assets.generators.base import Training
 from privacy_assets.generators.copies import Copy, FittedCopy
 from privacy_assets.infra.devices import Device
+from privacy_assets.tables.canonical import real_tables, without_rare_values
 from privacy_assets.tables.contract import infer_schema
 from privacy_assets.tables.reading import read_table
 from privacy_assets.tables.table import Table
@@ -254,11 +255,22 @@ def test_a_function_of_ones_own_promises_no_same_rows(
 def test_values_of_few_people_are_replaced_before_training(command: Command, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     contact = np.where(rng.random(600) < 0.05, [f"name{i}@x.org" for i in range(600)], rng.choice(list("abc"), 600))
-    pd.DataFrame({"contact": contact, "x": rng.integers(0, 9, 600)}).to_csv(tmp_path / "rows.csv", index=False)
+    pay = np.round(rng.lognormal(10, 1, 600), 2)
+    frame = pd.DataFrame({"contact": contact, "x": rng.integers(0, 9, 600), "pay": pay})
+    frame.to_csv(tmp_path / "rows.csv", index=False)
     out = tmp_path / "made.csv"
-    said = command("generate", f"--data={tmp_path / 'rows.csv'}", "--generator=synthpop", f"--out={out}")
-    assert set(pd.read_csv(out)["contact"]) == {"a", "b", "c", "other"}
-    assert "Values that fewer than 5 people have are published as" in said.err
+    model = tmp_path / "model"
+    said = command(
+        "generate", f"--data={tmp_path / 'rows.csv'}", "--generator=synthpop", f"--out={out}", f"--model={model}"
+    )
+    made = pd.read_csv(out)
+    assert set(made["contact"]) == {"a", "b", "c", "other"}
+    assert "Categories that fewer than 5 people have are published as" in said.err
+    tables = real_tables({"train": frame}, {"train": "train"}, None, None)
+    shared = set(without_rare_values(tables, 5)["train"]["pay"].cells)
+    assert made["pay"].nunique() > 20 and set(made["pay"]) <= shared
+    command("generate", f"--from-model={model}", "--rows=300", f"--out={tmp_path / 'again.csv'}", "--seed=5")
+    assert set(pd.read_csv(tmp_path / "again.csv")["pay"]) <= shared
 
 
 # --- rejected input ---------------------------------------------------------------------------------------------------

@@ -185,8 +185,8 @@ def test_evaluate_refuses_the_same_columns_and_sets_generated_ones_apart() -> No
     [
         (["a", "b"] * 50, ["a", "c", None], [False, True, True]),
         (["a", None] * 50, ["a", "c", None], [False, True, False]),
-        ([1, 2] * 50, [1, 3, 2], [False, True, False]),
-        ([0.5, 2.0] * 50, [0.5, 0.75, 2.0], [False, True, False]),
+        ([1, 2] * 50, [1, 3, 4], [False, False, True]),
+        ([0.5, 2.0] * 50, [0.5, 0.75, 4.0], [False, False, True]),
         ([True, True] * 50, [True, False, True], [False, True, False]),
         (list(range(100)), [50, 150, -50, -500, 250], [False, False, False, True, True]),  # too far out
         (list(pd.date_range("2024", periods=100)), list(pd.to_datetime(["2024-03-01", "2024-05-01", "2200-01-01"])),

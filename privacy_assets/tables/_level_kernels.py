@@ -1,0 +1,194 @@
+"""Compiled loops of :mod:`privacy_assets.tables.published_levels`. Imports numba, so import it lazily.
+
+Cells are sorted by value, and ``ranks`` is the position of a cell's value among the distinct values.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from privacy_assets.infra.compiling import compiled, inlined
+
+
+@compiled
+def count_value_holders(
+    ranks: np.ndarray, columns: np.ndarray, people: np.ndarray, last_value: np.ndarray, holders: np.ndarray
+) -> None:
+    """Count the subjects that have each value.
+
+    Args:
+        ranks: Ranks of the sorted cells, int64 (n,).
+        columns: Column of each cell, int64 (n,).
+        people: Subject of each cell, int64 (n,).
+        last_value: Scratch, -1, int64 (columns, subjects).
+        holders: 0, int64 (values, columns). It receives the counts.
+    """
+    for cell in range(len(ranks)):
+        value = ranks[cell]
+        column = columns[cell]
+        person = people[cell]
+        if last_value[column, person] != value:
+            last_value[column, person] = value
+            holders[value, column] += 1
+
+
+@inlined
+def _add_member(members: np.ndarray, counts: np.ndarray, group: int, column: int, person: int) -> None:
+    """Add a subject to a group, which remembers at most k of them in each column."""
+    n_members = counts[group, column]
+    if n_members == members.shape[2]:
+        return
+    for i in range(n_members):
+        if members[group, column, i] == person:
+            return
+    members[group, column, n_members] = person
+    counts[group, column] += 1
+
+
+@inlined
+def _has_enough(counts: np.ndarray, has_column: np.ndarray, group: int, k: int) -> bool:
+    """Return True if at least ``k`` subjects have a value of the group, in each column that has one."""
+    enough = True
+    for column in range(counts.shape[1]):
+        if has_column[group, column] and counts[group, column] < k:
+            enough = False
+    return enough
+
+
+@compiled
+def cut_groups(
+    first_cells: np.ndarray,
+    columns: np.ndarray,
+    people: np.ndarray,
+    is_level: np.ndarray,
+    jumps: np.ndarray,
+    last_group: np.ndarray,
+    starts: np.ndarray,
+    is_complete: np.ndarray,
+    has_column: np.ndarray,
+    counts: np.ndarray,
+    members: np.ndarray,
+) -> int:
+    """Cut the distinct values, in ascending order, into groups.
+
+    Each level is a group of its own. Other values are added to a group until k subjects have one, and then for as long
+    as fewer than k subjects have the added ones. The group ends before the largest jump among these, or before a level
+    or the end of the column, if that is among them. A column that is not in the group yet ends it, because k subjects
+    must have a value of each column.
+
+    Args:
+        first_cells: Position of the first cell of each value, and the number of cells, int64 (values + 1,).
+        columns: Column of each cell, int64 (n,).
+        people: Subject of each cell, int64 (n,).
+        is_level: True for levels, bool (values,).
+        jumps: Jump from the previous value to each value, uint64 (values,).
+        last_group: Scratch, -1, int64 (subjects,).
+        starts: Scratch, int64 (groups + 1,). It receives the position of the first value of each group.
+        is_complete: False, bool (groups,). It receives True for groups that enough subjects have.
+        has_column: False, bool (groups, columns). It receives True if a column has a value of the group.
+        counts: 0, int64 (groups, columns). It receives the number of subjects of each group, at most k.
+        members: Scratch, int64 (groups, columns, k). It receives these subjects.
+
+    Returns:
+        Number of groups.
+    """
+    n_values = len(is_level)
+    k = members.shape[2]
+    n_groups = 0
+    value = 0
+    while value < n_values:
+        group = n_groups
+        n_groups += 1
+        starts[group] = value
+        enough = False
+        while value < n_values:
+            for cell in range(first_cells[value], first_cells[value + 1]):
+                has_column[group, columns[cell]] = True
+                if people[cell] >= 0:
+                    _add_member(members, counts, group, columns[cell], people[cell])
+            enough = is_level[value] or _has_enough(counts, has_column, group, k)
+            value += 1
+            if enough or (value < n_values and is_level[value]):
+                break
+        is_complete[group] = enough
+        if not enough or is_level[starts[group]]:
+            continue
+        cut = value
+        n_added = 0
+        while value < n_values and not is_level[value]:
+            is_in_group = True
+            for cell in range(first_cells[value], first_cells[value + 1]):
+                is_in_group = is_in_group and has_column[group, columns[cell]]
+                person = people[cell]
+                if last_group[person] != group:
+                    last_group[person] = group
+                    n_added += 1
+            if n_added >= k or not is_in_group:
+                break
+            value += 1
+            if value == n_values or is_level[value] or jumps[value] > jumps[cut]:
+                cut = value
+        value = cut
+    starts[n_groups] = n_values
+    return n_groups
+
+
+@compiled
+def join_groups(
+    starts: np.ndarray,
+    gaps: np.ndarray,
+    is_complete: np.ndarray,
+    has_column: np.ndarray,
+    counts: np.ndarray,
+    members: np.ndarray,
+    levels: np.ndarray,
+    previous: np.ndarray,
+    following: np.ndarray,
+) -> bool:
+    """Join each group that is not complete with its nearer neighbor, of two with the lower one, until all are complete.
+
+    Args:
+        starts: Position of the first value of each group, int64 (groups,).
+        gaps: Distance of each value from the previous one, in any monotone unit, uint64 (values,).
+        is_complete: True for groups that enough subjects have, bool (groups,).
+        has_column: True if a column has a value of the group, bool (groups, columns).
+        counts: Number of subjects of each group, at most k, int64 (groups, columns).
+        members: These subjects, int64 (groups, columns, k).
+        levels: Position of the level of each group, or -1, int64 (groups,).
+        previous: Position of the previous group, -1 for the first, int64 (groups,).
+        following: Position of the next group, the number of groups for the last, int64 (groups,). Both are updated:
+            the groups that remain are those from 0 along ``following``.
+
+    Returns:
+        False if all values together have too few subjects.
+    """
+    n_groups = len(starts)
+    k = members.shape[2]
+    group = 0
+    while group < n_groups:
+        if is_complete[group]:
+            group = following[group]
+            continue
+        before = previous[group]
+        after = following[group]
+        if before < 0 and after == n_groups:
+            return False
+        left = group
+        if before >= 0 and (after == n_groups or gaps[starts[group]] <= gaps[starts[after]]):
+            left = before
+        right = following[left]
+        has_public = (is_complete[left] and not _has_enough(counts, has_column, left, k)) or (
+            is_complete[right] and not _has_enough(counts, has_column, right, k)
+        )
+        for column in range(counts.shape[1]):
+            has_column[left, column] = has_column[left, column] or has_column[right, column]
+            for i in range(counts[right, column]):
+                _add_member(members, counts, left, column, members[right, column, i])
+        if levels[left] < 0:
+            levels[left] = levels[right]
+        is_complete[left] = has_public or _has_enough(counts, has_column, left, k)
+        following[left] = following[right]
+        if following[left] < n_groups:
+            previous[following[left]] = left
+        group = left
+    return True

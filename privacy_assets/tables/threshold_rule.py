@@ -1,0 +1,501 @@
+"""Threshold rule: each published cell has a value that at least ``min_holders`` people of the real tables share.
+
+The rule is made once from all real tables of a release and applied to them and to the synthetic table before training
+and scoring, so that a copied row is still a copy. :mod:`.published_levels` has the rule of numbers and times,
+:mod:`.ordered_columns` the columns that share it, and :mod:`.published_categories` the rule of categories and booleans.
+Exceptions are public lists with a source, generated columns, and numbers with public bounds of a generator that states
+an epsilon. See docs/columns.md#rare-values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from privacy_assets.errors import safe_repr
+from privacy_assets.infra.objects import Location
+from privacy_assets.tables.arrays import load_arrays, mapped_copy, refusing_damage, save_arrays
+from privacy_assets.tables.column import MISSING, Column, looked_up, of_one_vocabulary, ranked, stacked
+from privacy_assets.tables.conversion import column_of, float_dtype
+from privacy_assets.tables.ordered_columns import NumberColumn, OrderedPair, share_levels
+from privacy_assets.tables.precision import Precision, decimals_of, unit_of, whole_decimals_of
+from privacy_assets.tables.published_categories import OTHER, RealCategories, count_holders, recode, recode_booleans
+from privacy_assets.tables.published_levels import Levels
+from privacy_assets.tables.schema import ColumnSchema, TableSchema, yaml_text
+
+_NOTED = 0.2  # share of replaced cells above which the note suggests prefixes
+_PREFIXES = (5, 3, 1)  # suggested lengths
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ColumnRule:
+    """What is published instead of each value of a column.
+
+    Attributes:
+        recoding: Published value of each category or boolean; None is a missing value. Other values are unchanged.
+        levels: Levels of numbers and times. None: the column has categories or booleans. Without a group, all cells are
+            published as missing values.
+        reach: Smallest and largest number or time to which the rule applies, see :func:`reach_of`. The contract of the
+            columns rejects cells beyond.
+        missing_as: What is published instead of a missing value: a category, or the cell of a number or time. None:
+            missing values stay.
+        real_precision: Precision of the real values.
+        n_rows: Number of rows of the real tables.
+        n_values: Number of distinct categories of the real tables that the rule replaces.
+        n_changed: Number of cells of the real tables that the rule changes.
+        mean_change: Mean change of a number or time, in standard deviations of the real ones. 0.0 for categories.
+        n_public: Number of rare values that are published because the column has a list with a source.
+    """
+
+    recoding: Mapping[Any, Any] | None = None
+    levels: Levels | None = None
+    reach: tuple[Any, Any] | None = None
+    missing_as: Any = None
+    real_precision: Precision = None
+    n_rows: int = 0
+    n_values: int = 0
+    n_changed: int = 0
+    mean_change: float = 0.0
+    n_public: int = 0
+
+    @property
+    def is_hidden(self) -> bool:
+        """True if all cells are published as missing values."""
+        if self.levels is not None:
+            return len(self.levels) == 0
+        if not self.recoding:
+            return False
+        return set(self.recoding.values()) == {None}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the rule without the arrays of its levels, as JSON-compatible values."""
+        return {
+            "recoding": None if self.recoding is None else list(self.recoding.items()),
+            "has_levels": self.levels is not None,
+            "reach": None if self.reach is None else list(self.reach),
+            "missing_as": self.missing_as,
+            "real_precision": self.real_precision,
+            "n_rows": self.n_rows,
+            "n_values": self.n_values,
+            "n_changed": self.n_changed,
+            "mean_change": self.mean_change,
+            "n_public": self.n_public,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], arrays: Iterator[np.ndarray]) -> ColumnRule:
+        """Create a rule from the output of :meth:`to_json` and the next arrays.
+
+        Raises:
+            ValueError: If the arrays of levels differ in shape or type.
+        """
+        values = dict(data)
+        if values.pop("has_levels"):
+            low, high, published = (next(arrays) for _ in range(3))
+            if low.ndim != 1 or not low.shape == high.shape == published.shape:
+                raise ValueError("the levels of a column have another form")
+            values["levels"] = Levels(low, high, published)
+        if values["reach"] is not None:
+            values["reach"] = tuple(values["reach"])
+        if values["recoding"] is not None:
+            values["recoding"] = dict(map(tuple, values["recoding"]))
+        return cls(**values)
+
+    def equals(self, other: ColumnRule) -> bool:
+        """Return True if both rules are the same."""
+        if self.to_json() != other.to_json():
+            return False
+        return self.levels is None or (other.levels is not None and self.levels.equals(other.levels))
+
+    def apply(self, column: Column) -> Column:
+        """Return what is published instead of the cells of ``column``.
+
+        Two kinds of cells are unchanged, because the contract of the columns rejects them: categories that no real
+        table has, and numbers and times beyond the reach.
+        """
+        if self.recoding is not None:
+            return self._recoded(column, self.recoding)
+        levels = self.levels
+        if levels is None:
+            return column
+        cells = mapped_copy(column.cells)
+        is_present = ~column.missing
+        if len(levels) == 0:
+            cells[is_present] = _missing_cell(column)
+            return replace(column, cells=cells)
+        is_replaced = is_present & ~self._is_beyond(column)
+        cells[is_replaced] = levels.replace(cells[is_replaced])
+        if self.missing_as is not None:
+            cells[~is_present] = self.missing_as
+        return replace(column, cells=cells)
+
+    def _recoded(self, column: Column, recoding: Mapping[Any, Any]) -> Column:
+        published = [recoding.get(value, value) for value in column.values or ()]
+        if column.kind == "boolean":
+            values = list(column.values or ())
+        else:
+            values = sorted({value for value in (*published, self.missing_as) if value is not None})
+        positions = {value: position for position, value in enumerate(values)}
+        codes = looked_up(
+            [positions.get(value, -1) for value in published], column.cells, positions.get(self.missing_as, -1)
+        )
+        return Column.of_codes(column.name, column.kind, codes, values)
+
+    def is_foreign(self, column: Column) -> np.ndarray:
+        """Return True for cells that :meth:`apply` does not replace because they do not come from real rows, bool (n,).
+
+        Args:
+            column: Column of a synthetic table, to which the rule was applied.
+        """
+        if self.recoding is None:
+            return self._is_beyond(column)
+        published = set(self.recoding.values())
+        is_unknown = [value not in published for value in column.values or ()]
+        return np.array([*is_unknown, False])[column.cells]  # -1, missing, selects the last
+
+    def _is_beyond(self, column: Column) -> np.ndarray:
+        if self.reach is None:
+            return np.zeros(len(column), dtype=bool)
+        low, high = self.reach
+        return np.asarray(((column.cells < low) | (column.cells > high)) & ~column.missing)
+
+
+def reach_of(column: ColumnSchema, real: Sequence[Column]) -> tuple[Any, Any] | None:
+    """Return the smallest and largest number or time that a synthetic table may have.
+
+    The real range is extended by its width on each side, and to declared values. A number far outside could encode a
+    whole row in its digits.
+
+    Args:
+        column: Schema of the column.
+        real: The column in each real table.
+
+    Returns:
+        The bounds, or None if no real row has a value.
+    """
+    cells = stacked(real).present().cells
+    if len(cells) == 0:
+        return None
+    low = cells.min().item()
+    high = cells.max().item()
+    width = high - low
+    bounds = [low - width, high + width]
+    if column.allowed_values:
+        bounds.extend(_listed_values(column).cells.tolist())
+    return min(bounds), max(bounds)
+
+
+def _missing_cell(column: Column) -> float | int:
+    return np.nan if column.kind == "numeric" else MISSING
+
+
+@dataclass(frozen=True, eq=False)
+class ThresholdRule:
+    """Rules of the columns of a release.
+
+    Attributes:
+        columns: Rules by column. Columns without a rule are published as they are.
+        min_holders: Minimum number of subjects that share a published value.
+        bounded: Columns of numbers that stay as they are, because their bounds are public.
+        shared: Names of the columns that share their levels, in each set of such columns.
+        broken: Ordered pairs of columns whose order the rule breaks in some real rows.
+    """
+
+    columns: Mapping[str, ColumnRule]
+    min_holders: int
+    bounded: Sequence[str] = ()
+    shared: Sequence[tuple[str, ...]] = ()
+    broken: Sequence[OrderedPair] = ()
+
+
+def make_rule(
+    schema: TableSchema,
+    parts: Mapping[str, Sequence[Column]],
+    people: np.ndarray,
+    min_holders: int,
+    prefixes: Mapping[str, Sequence[int]],
+    bounded: Collection[str] = (),
+) -> ThresholdRule:
+    """Make the rule of the columns of a release, without generated ones.
+
+    Args:
+        schema: Schema with the role of each column.
+        parts: Each column in each real table.
+        people: Subject of each row of the stacked tables, int64 (n,).
+        min_holders: Minimum number of subjects that share a published value.
+        prefixes: Lengths of the prefixes to which rare categories may be shortened, by column.
+        bounded: Columns of numbers with public bounds of a generator that states an epsilon. They stay as they are.
+    """
+    rules = dict[str, ColumnRule]()
+    numbers = dict[str, NumberColumn]()
+    for column in schema.measured.columns:
+        if column.name in bounded:
+            continue
+        whole = stacked(parts[column.name])
+        if column.kind in ("categorical", "boolean"):
+            rules[column.name] = _category_rule(column, whole, people, min_holders, prefixes.get(column.name, ()))
+        else:
+            numbers[column.name] = NumberColumn.of(column, whole, people, min_holders, _public_cells(column))
+    sharing = share_levels([number for number in numbers.values() if not number.schema.source], min_holders)
+    for name, number in numbers.items():
+        levels = sharing.levels.get(name, number.levels)
+        rules[name] = _number_rule(number, levels, min_holders)
+    in_order = {name: rules[name] for name in schema.names if name in rules}
+    kept = tuple(name for name in schema.names if name in bounded)
+    return ThresholdRule(in_order, min_holders, kept, sharing.shared, sharing.broken)
+
+
+def _category_rule(
+    column: ColumnSchema, whole: Column, people: np.ndarray, min_holders: int, prefixes: Sequence[int]
+) -> ColumnRule:
+    (codes,), distinct = ranked([whole])
+    values = distinct.objects()
+    if column.kind == "boolean":
+        codes = whole.cells.astype(np.int64)
+        recoding: dict[Any, Any] = dict(recode_booleans(RealCategories([False, True], codes, people), min_holders))
+        public = set[Any]()
+    else:
+        has_text = _holds_text(column.dtype)
+        declared = _listed_values(column).objects() if column.allowed_values else []
+        public = set(declared) if column.source else set()
+        synthetic_only = [value for value in dict.fromkeys([*declared, OTHER]) if value not in set(values)]
+        real = RealCategories([*values, *synthetic_only], codes, people)
+        rare_name = OTHER if has_text else None
+        recoding = recode(real, min_holders, rare_name=rare_name, prefixes=prefixes, public=public)
+    missing_as = recoding.pop(None)
+    rule = ColumnRule(recoding, missing_as=missing_as, real_precision=column.precision, n_rows=len(whole))
+    is_present = codes >= 0
+    n_holders = count_holders(codes[is_present], people[is_present], len(values))
+    rare_values = [value for value, n_people in zip(values, n_holders, strict=False) if n_people < min_holders]
+    return replace(
+        rule,
+        n_values=sum(recoding[value] != value for value in values),
+        n_changed=count_changed(whole, rule.apply(whole)),
+        n_public=len(public.intersection(rare_values)),
+    )
+
+
+def _number_rule(number: NumberColumn, levels: Levels, min_holders: int) -> ColumnRule:
+    schema = number.schema
+    whole = number.column
+    rule = ColumnRule(levels=levels, real_precision=schema.precision, n_rows=len(whole))
+    if len(levels) == 0:
+        return replace(rule, n_changed=int((~whole.missing).sum()))
+    rule = replace(rule, reach=reach_of(schema, [whole]))
+    n_missing_holders = len(np.unique(number.people[whole.missing]))
+    if n_missing_holders < min_holders:
+        rule = replace(rule, missing_as=_median_level(number, levels))
+    published = rule.apply(whole)
+    return replace(
+        rule,
+        n_changed=count_changed(whole, published),
+        mean_change=_mean_change(whole, published),
+        n_public=_count_rare_public(number, min_holders),
+    )
+
+
+def _mean_change(before: Column, after: Column) -> float:
+    """Return the mean change of the cells that are not missing before, in their standard deviations."""
+    is_present = ~before.missing
+    old = before.floats()[is_present]
+    new = after.floats()[is_present]
+    largest = float(np.abs(old).max())
+    if largest == 0:
+        return 0.0
+    deviation = float(np.std(old / largest))  # the square of a large number overflows
+    change = float(np.abs(new / largest - old / largest).mean())
+    return change / deviation if deviation > 0 else 0.0
+
+
+def _count_rare_public(number: NumberColumn, min_holders: int) -> int:
+    """Return the number of values of a public list that too few people have, but at least one."""
+    public = _public_cells(number.schema)
+    if public is None:
+        return 0
+    values, n_holders = _holders_of_numbers(number)
+    return int((np.isin(values, public) & (n_holders < min_holders)).sum())
+
+
+def _holders_of_numbers(number: NumberColumn) -> tuple[np.ndarray, np.ndarray]:
+    """Return the distinct values, ascending, and the number of subjects that have each; both (v,)."""
+    present = number.present
+    values, codes = np.unique(present.cells, return_inverse=True)
+    return values, count_holders(codes, present.people, len(values))
+
+
+def _median_level(number: NumberColumn, levels: Levels) -> Any:
+    """Return the published value of the median, of two the lower one. Each subject counts once for each value."""
+    values, n_holders = _holders_of_numbers(number)
+    n_up_to = np.cumsum(n_holders)
+    median = values[np.searchsorted(n_up_to, n_up_to[-1] / 2)]
+    return levels.replace(np.array([median]))[0].item()
+
+
+def _listed_values(column: ColumnSchema) -> Column:
+    declared = pd.Series(list(column.allowed_values), dtype=object)
+    return column_of(declared, column, "allowed_values").present().distinct()
+
+
+def _public_cells(column: ColumnSchema) -> np.ndarray | None:
+    """Return the numbers of a public list, or None if the column has none."""
+    return _listed_values(column).cells if column.source else None
+
+
+def holds_text(schema: TableSchema, name: str) -> bool:
+    """Return True if ``name`` is a category of the schema, with a dtype that can contain ``other``."""
+    return name in schema.of_kind("categorical") and _holds_text(schema[name].dtype)
+
+
+def _holds_text(dtype: str) -> bool:
+    pandas_dtype = pd.api.types.pandas_dtype(dtype)
+    is_number = pd.api.types.is_numeric_dtype(pandas_dtype)
+    return not (is_number or pd.api.types.is_datetime64_any_dtype(pandas_dtype))
+
+
+def count_changed(before: Column, after: Column) -> int:
+    """Return the number of cells that differ between two columns of the same rows. Two missing ones are equal."""
+    first, second = of_one_vocabulary([before, after])
+    is_missing = first.missing & second.missing
+    return int(((first.cells != second.cells) & ~is_missing).sum())
+
+
+def published_schema(column: ColumnSchema, rule: ColumnRule | None) -> ColumnSchema:
+    """Return the schema of a column after :meth:`ColumnRule.apply`. Its precision is that of the levels."""
+    if rule is None:
+        return column
+    has_missing = rule.is_hidden or (rule.recoding is not None and None in rule.recoding.values())
+    stays_missing = column.nullable and rule.missing_as is None
+    return replace(column, precision=_precision(column, rule), nullable=has_missing or stays_missing)
+
+
+def _precision(column: ColumnSchema, rule: ColumnRule) -> Precision:
+    if rule.levels is None or len(rule.levels) == 0:
+        return column.precision
+    published = rule.levels.published
+    if column.kind == "datetime":
+        return unit_of(published)
+    if column.kind == "integer":
+        return whole_decimals_of(published)
+    return decimals_of(published, float_dtype(column.dtype))
+
+
+def real_schema(schema: TableSchema, rules: Mapping[str, ColumnRule]) -> TableSchema:
+    """Return ``schema`` with the precision of the real values."""
+    columns = []
+    for column in schema.columns:
+        rule = rules.get(column.name)
+        columns.append(column if rule is None else replace(column, precision=rule.real_precision))
+    return TableSchema(tuple(columns))
+
+
+def outside_guarantee(rules: Mapping[str, ColumnRule]) -> list[str]:
+    """Return what the rules read from the real values without noise, for generators with a guarantee."""
+    return [f"published values of {', '.join(map(safe_repr, rules))}"] if rules else []
+
+
+def save_rules(path: Location, rules: Mapping[str, ColumnRule]) -> None:
+    """Write rules, for :func:`load_rules`. The file is as private as the table."""
+    arrays = [array for rule in rules.values() if rule.levels is not None for array in rule.levels.arrays]
+    save_arrays(path, {name: rule.to_json() for name, rule in rules.items()}, arrays)
+
+
+def load_rules(path: Location) -> dict[str, ColumnRule]:
+    """Load rules that :func:`save_rules` wrote.
+
+    Raises:
+        Damaged: If the file is missing or contains something else.
+    """
+    with refusing_damage(path):
+        facts, arrays, _ = load_arrays(path)
+        return {name: ColumnRule.from_json(rule, arrays) for name, rule in facts.items()}
+
+
+def notes_of(rule: ThresholdRule, schema: TableSchema, shortened: Collection[str] = ()) -> list[str]:
+    """Return sentences for the report about what the rule changes, and about its exceptions. They contain no value.
+
+    Args:
+        rule: Rule of the columns.
+        schema: Schema of the table.
+        shortened: Columns with declared prefixes.
+    """
+    few = f"fewer than {rule.min_holders} people"
+    named = {safe_repr(name): column for name, column in rule.columns.items()}
+    visible = {name: column for name, column in named.items() if not column.is_hidden}
+    notes = list[str]()
+    if hidden := [name for name, column in named.items() if column.is_hidden]:
+        notes.append(f"Columns in which {few} have a value are published without values: {', '.join(hidden)}.")
+    if recoded := [_recoded_note(name, column) for name, column in visible.items() if _is_recoded(column)]:
+        text = f'Categories that {few} have are published as "{OTHER}", a shorter code, the most frequent value or a'
+        notes.append(f"{text} missing value: {', '.join(recoded)}.")
+    if moved := [_moved_note(name, column) for name, column in visible.items() if _is_moved(column)]:
+        text = f"Numbers and times are published as values that at least {rule.min_holders} people share. Changed cells"
+        notes.append(f"{text}, and mean change in standard deviations: {', '.join(moved)}.")
+    for names in rule.shared:
+        listed = ", ".join(map(safe_repr, names))
+        notes.append(f"These columns share their published values, because they have an order in all rows: {listed}.")
+    for pair in rule.broken:
+        share = f"{pair.n_broken / pair.n_rows:.2%}"
+        low, high = safe_repr(pair.low), safe_repr(pair.high)
+        text = f"In the real tables, {low} is never above {high}."
+        notes.append(f"{text} With published values, it is above in {share} of the rows.")
+    notes.extend(_exception_notes(rule, schema))
+    suggested = _suggested_prefixes(rule.columns, shortened)
+    if suggested:
+        notes.append(
+            f"More than a fifth of {', '.join(map(safe_repr, suggested))} is replaced. If these are codes whose first"
+            f" characters have a meaning, prefixes keep more (data: {yaml_text({'rare_values': suggested})})."
+        )
+    return notes
+
+
+def _exception_notes(rule: ThresholdRule, schema: TableSchema) -> Iterator[str]:
+    """Name the columns in which a value may belong to fewer people."""
+    public = [f"{safe_repr(name)} ({column.n_public:,})" for name, column in rule.columns.items() if column.n_public]
+    if public:
+        yield f"Rare values are kept, because a public list contains them: {', '.join(public)}."
+    if rule.bounded:
+        columns = ", ".join(map(safe_repr, rule.bounded))
+        yield f"Numbers are kept, because the generator states an epsilon and their bounds are public: {columns}."
+    if schema.generated:
+        columns = ", ".join(map(safe_repr, schema.generated))
+        yield f"Values are kept, because they are declared as new: {columns}."
+
+
+def _is_recoded(rule: ColumnRule) -> bool:
+    return rule.recoding is not None and rule.n_changed > 0
+
+
+def _recoded_note(name: str, rule: ColumnRule) -> str:
+    values = "value" if rule.n_values == 1 else "values"
+    cells = "cell" if rule.n_changed == 1 else "cells"
+    return f"{name} ({rule.n_values:,} {values}, {rule.n_changed:,} {cells})"
+
+
+def _is_moved(rule: ColumnRule) -> bool:
+    return rule.levels is not None and rule.n_changed > 0
+
+
+def _moved_note(name: str, rule: ColumnRule) -> str:
+    return f"{name} ({rule.n_changed / max(rule.n_rows, 1):.1%}, {rule.mean_change:.4f})"
+
+
+def _suggested_prefixes(rules: Mapping[str, ColumnRule], shortened: Collection[str]) -> dict[str, dict[str, list[int]]]:
+    suggested = dict[str, dict[str, list[int]]]()
+    for name, rule in rules.items():
+        if name in shortened or rule.recoding is None or rule.n_changed <= _NOTED * rule.n_rows:
+            continue
+        replaced = [value for value, published in rule.recoding.items() if value != published]
+        longest = max((len(value) for value in replaced if isinstance(value, str)), default=0)
+        if longest > 1:
+            suggested[name] = {"prefix": [length for length in _PREFIXES if length < longest]}
+    return suggested
+
+
+def replaced_note(counts: Mapping[str, int]) -> list[str]:
+    """Return a sentence for the report on the cells that were replaced in the synthetic table, if any."""
+    listed = ", ".join(f"{safe_repr(name)} ({count:,})" for name, count in counts.items())
+    return [f"Cells of the synthetic table were replaced in the same way: {listed}."] if counts else []

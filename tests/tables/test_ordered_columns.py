@@ -1,0 +1,110 @@
+"""Columns that share their levels, so that their order survives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from privacy_assets.tables.ordered_columns import NumberColumn, SharedLevels, share_levels
+from privacy_assets.tables.table import Table
+
+K, N = 5, 1_000
+
+
+def shared(table: Table) -> SharedLevels:
+    people = np.arange(len(table))
+    return share_levels([NumberColumn.of(table.schema[name], table[name], people, K) for name in table.columns], K)
+
+
+def published(table: Table, found: SharedLevels, name: str) -> np.ndarray:
+    column = table[name]
+    return np.where(column.missing, np.nan, found.levels[name].replace(column.cells))
+
+
+def claims(seed: int = 0, n: int = N) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    amount = np.round(rng.lognormal(6, 1, n), 2)
+    paid = np.round(amount * rng.choice([0.0, 0.8, 1.0], n), 2)
+    return {"paid": paid, "amount": amount, "age": rng.integers(18, 95, n).astype(float)}
+
+
+def frame(columns: dict[str, np.ndarray]) -> Table:
+    import pandas as pd
+
+    return Table.read(pd.DataFrame(columns))
+
+
+def test_an_order_that_own_levels_break_is_kept_and_equal_cells_stay_equal() -> None:
+    table = frame(claims())
+    paid, amount = (NumberColumn.of(table.schema[name], table[name], np.arange(N), K) for name in ("paid", "amount"))
+    alone = [column.levels.replace(column.column.cells) for column in (paid, amount)]
+    assert (alone[0] > alone[1]).mean() > 0.05
+    found = shared(table)
+    assert found.shared == [("paid", "amount")] and not found.broken
+    after = {name: published(table, found, name) for name in table.columns}
+    assert (after["paid"] <= after["amount"]).all()
+    equal = table["paid"].cells == table["amount"].cells
+    assert equal.sum() > 100 and (after["paid"][equal] == after["amount"][equal]).all()
+
+
+def test_an_accidental_order_does_not_destroy_a_column() -> None:
+    """Weights in grams are above all ages, but for one near value. The ages would lose most of their levels."""
+    rng = np.random.default_rng(1)
+    few = rng.choice([1.0, 2.0, 3.0], N)
+    fine = 3.0 + rng.random(N)
+    found = shared(frame({"few": few, "fine": fine}))
+    assert not found.shared
+    wide = np.round(rng.random(N) * 1e6, 2)
+    low = np.minimum(np.round(rng.random(N) * 40, 4), wide)
+    assert not shared(frame({"low": low, "wide": wide})).shared
+
+
+def test_a_chain_of_columns_shares_one_list() -> None:
+    rng = np.random.default_rng(2)
+    start = np.round(rng.lognormal(5, 1, N), 2)
+    middle = np.round(start * rng.choice([1.0, 1.01], N), 2)
+    end = np.round(middle * rng.choice([1.0, 1.01], N), 2)
+    table = frame({"start": start, "middle": middle, "end": end})
+    found = shared(table)
+    assert [set(names) for names in found.shared] == [{"start", "middle", "end"}]
+    after = {name: published(table, found, name) for name in table.columns}
+    assert (after["start"] <= after["middle"]).all() and (after["middle"] <= after["end"]).all()
+
+
+@pytest.mark.parametrize("change", ["one row", "few rows", "other dtype"])
+def test_without_an_order_in_all_rows_of_enough_people_nothing_is_shared(change: str) -> None:
+    columns = claims(3)
+    if change == "one row":
+        columns["paid"][7] = columns["amount"][7] + 1
+    elif change == "few rows":
+        columns["paid"][99:] = np.nan
+    else:
+        columns["paid"] = columns["paid"].astype(np.float32)
+        columns["paid"] = np.minimum(columns["paid"], np.nextafter(columns["amount"].astype(np.float32), np.float32(0)))
+    assert not shared(frame(columns)).shared
+
+
+def test_missing_values_do_not_hide_an_order() -> None:
+    columns = claims(4)
+    columns["paid"][::3] = np.nan
+    columns["amount"][1::7] = np.nan
+    assert shared(frame(columns)).shared == [("paid", "amount")]
+
+
+def test_pairs_that_keep_their_own_levels_and_are_broken_are_named() -> None:
+    rng = np.random.default_rng(5)
+    coarse = np.repeat(np.arange(10.0), 100)
+    fine = coarse + np.where(rng.random(N) < 0.02, 0.0, rng.random(N) * 0.9)
+    fine[fine == coarse] += 1e-9
+    found = shared(frame({"coarse": coarse, "fine": fine}))
+    for pair in found.broken:
+        assert 0 < pair.n_broken <= pair.n_rows == N
+        assert (pair.low, pair.high) == ("coarse", "fine")
+
+
+def test_the_order_of_columns_does_not_matter() -> None:
+    columns = claims(6)
+    first = shared(frame(columns))
+    second = shared(frame(dict(reversed(list(columns.items())))))
+    for name in columns:
+        assert first.levels[name].equals(second.levels[name])
