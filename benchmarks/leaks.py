@@ -48,6 +48,7 @@ from privacy_assets.report.answers import TITLES, answers
 from privacy_assets.stats.estimates import Estimate, MetricResult, to_jsonable
 from privacy_assets.tables.canonical import people_of, real_tables, without_rare_values
 from privacy_assets.tables.table import Table
+from privacy_assets.tables.threshold_rule import real_schema
 
 WHO = "who"
 EMPTIED = "20 % with 60 % of cells missing"  # all columns have missing values
@@ -227,9 +228,15 @@ HARMLESS: Mapping[str, tuple[str, Mapping[str, Any]] | None] = {
 
 
 def released(
-    frame: pd.DataFrame, whose: np.ndarray, people: int, kind: str, seed: int, leaks: Mapping[str, Leak]
+    frame: pd.DataFrame,
+    whose: np.ndarray,
+    people: int,
+    kind: str,
+    seed: int,
+    leaks: Mapping[str, Leak],
+    rule: bool = False,
 ) -> EvaluationInputs:
-    """Draw one split and a release of the ``kind``: a harmless one, or one of ``leaks``."""
+    """Draw one split and a release of the ``kind``: a harmless one, or one of ``leaks``, after the threshold ``rule``."""
     rng = np.random.default_rng([seed, *kind.encode()])
     place = rng.permutation(whose.max() + 1)[whose]
     ends = np.array([0, 1, 1.6, 2]) * people
@@ -249,6 +256,11 @@ def released(
         seen = read_inputs(train, holdout, fresh, reference=reference, subject=WHO, seed=seed)
         rows = leak(own, build_population(seen).neighbour[: len(own)], fresh, rng)
         synthetic = pd.concat([fresh.iloc[len(rows) :], rows], ignore_index=True)
+    if rule:
+        real = as_in_a_pipeline({"train": train, "holdout": holdout, "reference": reference})
+        own = real["train"]
+        brought = Table.of(synthetic, real_schema(own.schema, own.rules), where="synthetic", synthetic=True)
+        return build_inputs(real, brought.without_rare(own.rules).with_schema(own.schema), seed=seed)
     return read_inputs(train, holdout, synthetic, reference=reference, subject=WHO, seed=seed)
 
 

@@ -157,7 +157,7 @@ def join_groups(
         levels: Position of the level of each group, or -1, int64 (groups,).
         previous: Position of the previous group, -1 for the first, int64 (groups,).
         following: Position of the next group, the number of groups for the last, int64 (groups,). Both are updated:
-            the groups that remain are those from 0 along ``following``.
+            groups that were joined to the one before have 0 there.
 
     Returns:
         False if all values together have too few subjects.
@@ -188,6 +188,7 @@ def join_groups(
             levels[left] = levels[right]
         is_complete[left] = has_public or _has_enough(counts, has_column, left, k)
         following[left] = following[right]
+        following[right] = 0
         if following[left] < n_groups:
             previous[following[left]] = left
         group = left

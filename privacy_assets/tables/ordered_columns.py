@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from privacy_assets.tables.column import Column
+from privacy_assets.tables.column import Column, distinct_sorted
 from privacy_assets.tables.published_levels import Levels, PresentCells, make_levels
 from privacy_assets.tables.schema import ColumnSchema
 
@@ -55,7 +55,7 @@ class NumberColumn:
     def n_levels(self, levels: Levels) -> int:
         """Return the number of groups of ``levels`` that have a value of this column."""
         groups = levels.groups_of(self.column.distinct().cells)
-        return len(np.unique(groups))
+        return len(distinct_sorted(groups))
 
 
 def _present(column: Column, people: np.ndarray) -> PresentCells:
@@ -138,7 +138,7 @@ def _is_ordered(low: NumberColumn, high: NumberColumn) -> bool:
     has_both = ~(low.column.missing | high.column.missing)
     if (has_both & (low.column.cells > high.column.cells)).any():
         return False
-    return len(np.unique(low.people[has_both])) >= _MIN_PEOPLE
+    return len(distinct_sorted(low.people[has_both])) >= _MIN_PEOPLE
 
 
 def _broken_pairs(

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from privacy_assets.tables.column import distinct_sorted
+
 OTHER = "other"
 
 
@@ -26,7 +28,7 @@ def count_holders(codes: np.ndarray, people: np.ndarray | None, n_values: int) -
     if people is None:
         return np.bincount(codes, minlength=n_values)
     n_people = int(people.max(initial=-1)) + 1
-    pairs = np.unique(codes * n_people + people)
+    pairs = distinct_sorted(codes * n_people + people)
     return np.bincount(pairs // max(n_people, 1), minlength=n_values)
 
 
@@ -47,7 +49,7 @@ class RealCategories:
         """
         self.values = values
         n_people = int(people.max(initial=0)) + 1
-        pairs = np.unique((codes + 1) * n_people + people)
+        pairs = distinct_sorted((codes + 1) * n_people + people)
         self._people = pairs % n_people
         self._starts = np.searchsorted(pairs // n_people, np.arange(len(values) + 2))
 
@@ -56,7 +58,7 @@ class RealCategories:
         people = [self._people[self._starts[position + 1] : self._starts[position + 2]] for position in positions]
         if len(people) == 1:
             return len(people[0])
-        return len(np.unique(np.concatenate(people))) if people else 0
+        return len(distinct_sorted(np.concatenate(people))) if people else 0
 
 
 @dataclass

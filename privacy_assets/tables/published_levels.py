@@ -149,7 +149,7 @@ def make_levels(
         starts, _gaps(values), is_complete, has_column, counts, members, level_of_group, previous, following
     ):
         return Levels(values[:0], values[:0], values[:0])
-    remaining = _remaining(following)
+    remaining = np.flatnonzero(following)
     return _levels_of(values, starts[remaining], level_of_group[remaining], schema)
 
 
@@ -172,16 +172,6 @@ def _ranked(cells: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     is_new = np.append(True, in_order[1:] != in_order[:-1])
     ranks = np.cumsum(is_new) - 1
     return in_order[is_new], ranks, order
-
-
-def _remaining(following: np.ndarray) -> np.ndarray:
-    """Return the groups from the first one along ``following``."""
-    groups = []
-    group = 0
-    while group < len(following):
-        groups.append(group)
-        group = int(following[group])
-    return np.array(groups, dtype=np.int64)
 
 
 def _jumps(values: np.ndarray) -> np.ndarray:

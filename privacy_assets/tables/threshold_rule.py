@@ -19,7 +19,7 @@ import pandas as pd
 from privacy_assets.errors import safe_repr
 from privacy_assets.infra.objects import Location
 from privacy_assets.tables.arrays import load_arrays, mapped_copy, refusing_damage, save_arrays
-from privacy_assets.tables.column import MISSING, Column, looked_up, of_one_vocabulary, ranked, stacked
+from privacy_assets.tables.column import MISSING, Column, distinct_sorted, looked_up, of_one_vocabulary, ranked, stacked
 from privacy_assets.tables.conversion import column_of, float_dtype
 from privacy_assets.tables.ordered_columns import NumberColumn, OrderedPair, share_levels
 from privacy_assets.tables.precision import Precision, decimals_of, unit_of, whole_decimals_of
@@ -286,7 +286,7 @@ def _number_rule(number: NumberColumn, levels: Levels, min_holders: int) -> Colu
     if len(levels) == 0:
         return replace(rule, n_changed=int((~whole.missing).sum()))
     rule = replace(rule, reach=reach_of(schema, [whole]))
-    n_missing_holders = len(np.unique(number.people[whole.missing]))
+    n_missing_holders = len(distinct_sorted(number.people[whole.missing]))
     if n_missing_holders < min_holders:
         rule = replace(rule, missing_as=_median_level(number, levels))
     published = rule.apply(whole)
