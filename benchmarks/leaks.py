@@ -236,7 +236,7 @@ def released(
     leaks: Mapping[str, Leak],
     rule: bool = False,
 ) -> EvaluationInputs:
-    """Draw one split and a release of the ``kind``: harmless or one of ``leaks``. ``rule``: after the threshold rule."""
+    """Draw one split and a release of the ``kind``: harmless, or one of ``leaks``. ``rule``: after the rule."""
     rng = np.random.default_rng([seed, *kind.encode()])
     place = rng.permutation(whose.max() + 1)[whose]
     ends = np.array([0, 1, 1.6, 2]) * people

@@ -63,7 +63,13 @@ from privacy_assets.tables.contract import contract_of
 from privacy_assets.tables.roles import check_published
 from privacy_assets.tables.splitting import pseudonyms, split_rows
 from privacy_assets.tables.table import Table
-from privacy_assets.tables.threshold_rule import count_changed, outside_guarantee, real_schema, replaced_note
+from privacy_assets.tables.threshold_rule import (
+    changes_of,
+    count_changed,
+    outside_guarantee,
+    real_schema,
+    replaced_note,
+)
 
 Values = Mapping[str, Any]
 _MOST_NAMED = 3  # releases named in the report
@@ -445,6 +451,7 @@ def attest(run: TableRun, name: str, values: Values) -> StepResult:
             *row_scores_notes(gate, snapshot, table.metrics),
             *disclosing_note(gate, snapshot.target.table, policy.judge(results, stated.attempt)),
         ),
+        changes=changes_of(values["train"].rules),
         signed={"date": stated.made_at, "key": stated.keyid, "sha256": stated.sha256},
     )
     return StepResult({"attestation": sealed, "privacy_report": report}, Attested(stated, sealed, report))

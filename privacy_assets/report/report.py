@@ -92,6 +92,7 @@ class Report:
         remembered: Earlier failures of the same rows. If there are any, the verdict is "fail".
         signed: "date" of the signature, "key", and "sha256" of the signed file. None: not signed.
         notes: Notes on how the tables were read.
+        changes: Changes of the real tables by the threshold rule, by column, as texts. Empty outside of a pipeline.
     """
 
     title: str
@@ -109,6 +110,7 @@ class Report:
     remembered: Sequence[str] = ()
     signed: Mapping[str, str] | None = None
     notes: Sequence[str] = ()
+    changes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def verdict(self) -> Status:
@@ -219,6 +221,7 @@ class Report:
             **({"remembered": list(self.remembered)} if self.remembered else {}),
             **({"signed": to_jsonable(self.signed)} if self.signed else {}),
             **({"notes": list(self.notes)} if self.notes else {}),
+            **({"changes": dict(self.changes)} if self.changes else {}),
         }
 
     @classmethod
@@ -241,6 +244,7 @@ class Report:
         kept = ("title", "tables", "seed", "engine_version", "generator", "fingerprints", "versions", "embedder")
         own = {name: data[name] for name in kept}
         own |= {"signed": data.get("signed"), "notes": tuple(data.get("notes", ()))}
+        own["changes"] = dict(data.get("changes", {}))
         return cls(
             policy=policy, policy_verdict=policy_verdict, results=results, attempt=attempt, remembered=remembered, **own
         )
@@ -250,7 +254,7 @@ class Report:
         limits = {outcome.limit.key: limit_entry(outcome) for outcome in self.policy_verdict.outcomes}
         reason = headline(self.policy_verdict, self.results, self.policy, self.remembered)
         advised = self.advice
-        details = ("generator", "embedder", "fingerprints", "versions")
+        details = ("changes", "generator", "embedder", "fingerprints", "versions")
         return Page(
             title=clean(self.title),
             verdict=self.verdict,

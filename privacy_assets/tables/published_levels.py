@@ -111,7 +111,7 @@ def make_levels(
     Returns:
         The levels; without a group if fewer than ``k`` subjects have a value.
     """
-    from privacy_assets.tables._level_kernels import count_value_holders, cut_groups, join_groups
+    from privacy_assets.tables._level_kernels import count_value_holders
 
     cells, people, columns = _stacked(parts, public)
     if len(cells) == 0:
@@ -129,28 +129,59 @@ def make_levels(
     if public is not None:
         is_level |= np.isin(values, public)
 
-    most_groups = min(len(values), 2 * int(is_level.sum()) + 1 + len(cells) // k)
+    groups = _grouped(values, ranks, columns, people, is_level, k, n_columns)
+    if groups is None:
+        return Levels(values[:0], values[:0], values[:0])
+    return _levels_of(values, *groups, schema)
+
+
+def _grouped(
+    values: np.ndarray,
+    ranks: np.ndarray,
+    columns: np.ndarray,
+    people: np.ndarray,
+    is_level: np.ndarray,
+    k: int,
+    n_columns: int,
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Cut distinct values into groups.
+
+    Args:
+        values: Distinct values, ascending, shape (v,).
+        ranks: Position of the value of each cell, ascending, int64 (n,).
+        columns: Column of each cell, int64 (n,).
+        people: Subject of each cell, int64 (n,).
+        is_level: True for levels, bool (v,).
+        k: Minimum number of subjects.
+        n_columns: Number of columns.
+
+    Returns:
+        Position of the first value of each group, and of its level or -1, both int64 (groups,). None: all values
+        together have too few subjects.
+    """
+    from privacy_assets.tables._level_kernels import cut_groups, join_groups
+
+    most_groups = min(len(values), 2 * int(is_level.sum()) + 1 + len(ranks) // k)
     starts = np.empty(most_groups + 1, dtype=np.int64)
     is_complete = np.zeros(most_groups, dtype=bool)
     has_column = np.zeros((most_groups, n_columns), dtype=bool)
     counts = np.zeros((most_groups, n_columns), dtype=np.int64)
     members = np.empty((most_groups, n_columns, k), dtype=np.int64)
     first_cells = np.append(np.flatnonzero(np.diff(ranks, prepend=-1)), len(ranks))
-    last_group = np.full(n_people, -1, dtype=np.int64)
+    last_group = np.full(int(people.max()) + 1, -1, dtype=np.int64)
     n_groups = cut_groups(
         first_cells, columns, people, is_level, _jumps(values), last_group, starts, is_complete, has_column, counts,
         members,
     )  # fmt: skip
     starts = starts[:n_groups]
-    level_of_group = np.where(is_level[starts], starts, -1)
+    levels = np.where(is_level[starts], starts, -1)
     previous = np.arange(-1, n_groups - 1)
     following = np.arange(1, n_groups + 1)
-    if not join_groups(
-        starts, _gaps(values), is_complete, has_column, counts, members, level_of_group, previous, following
-    ):
-        return Levels(values[:0], values[:0], values[:0])
+    has_enough = join_groups(
+        starts, _gaps(values), is_complete, has_column, counts, members, levels, previous, following
+    )
     remaining = np.flatnonzero(following)
-    return _levels_of(values, starts[remaining], level_of_group[remaining], schema)
+    return (starts[remaining], levels[remaining]) if has_enough else None
 
 
 def _stacked(parts: Sequence[PresentCells], public: np.ndarray | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -422,27 +422,7 @@ def notes_of(rule: ThresholdRule, schema: TableSchema, shortened: Collection[str
         schema: Schema of the table.
         shortened: Columns with declared prefixes.
     """
-    few = f"fewer than {rule.min_holders} people"
-    named = {safe_repr(name): column for name, column in rule.columns.items()}
-    visible = {name: column for name, column in named.items() if not column.is_hidden}
-    notes = list[str]()
-    if hidden := [name for name, column in named.items() if column.is_hidden]:
-        notes.append(f"Columns in which {few} have a value are published without values: {', '.join(hidden)}.")
-    if recoded := [_recoded_note(name, column) for name, column in visible.items() if _is_recoded(column)]:
-        text = f'Categories that {few} have are published as "{OTHER}", a shorter code, the most frequent value or a'
-        notes.append(f"{text} missing value: {', '.join(recoded)}.")
-    if moved := [_moved_note(name, column) for name, column in visible.items() if _is_moved(column)]:
-        text = f"Numbers and times are published as values that at least {rule.min_holders} people share. Changed cells"
-        notes.append(f"{text}, and mean change in standard deviations: {', '.join(moved)}.")
-    for names in rule.shared:
-        listed = ", ".join(map(safe_repr, names))
-        notes.append(f"These columns share their published values, because they have an order in all rows: {listed}.")
-    for pair in rule.broken:
-        share = f"{pair.n_broken / pair.n_rows:.2%}"
-        low, high = safe_repr(pair.low), safe_repr(pair.high)
-        text = f"In the real tables, {low} is never above {high}."
-        notes.append(f"{text} With published values, it is above in {share} of the rows.")
-    notes.extend(_exception_notes(rule, schema))
+    notes = [*_column_notes(rule), *_order_notes(rule), *_exception_notes(rule, schema)]
     suggested = _suggested_prefixes(rule.columns, shortened)
     if suggested:
         notes.append(
@@ -450,6 +430,55 @@ def notes_of(rule: ThresholdRule, schema: TableSchema, shortened: Collection[str
             f" characters have a meaning, prefixes keep more (data: {yaml_text({'rare_values': suggested})})."
         )
     return notes
+
+
+def _column_notes(rule: ThresholdRule) -> Iterator[str]:
+    """State how much of each column the rule changes."""
+    few = f"fewer than {rule.min_holders} people"
+    hidden, recoded, moved = [], [], []
+    for name, column in rule.columns.items():
+        if column.is_hidden:
+            hidden.append(safe_repr(name))
+        elif column.n_changed and column.recoding is not None:
+            values = "value" if column.n_values == 1 else "values"
+            cells = "cell" if column.n_changed == 1 else "cells"
+            recoded.append(f"{safe_repr(name)} ({column.n_values:,} {values}, {column.n_changed:,} {cells})")
+        elif column.n_changed:
+            moved.append(column)
+    if hidden:
+        yield f"Columns in which {few} have a value are published without values: {', '.join(hidden)}."
+    if recoded:
+        text = f'Categories that {few} have are published as "{OTHER}", a shorter code, the most frequent value or a'
+        yield f"{text} missing value: {', '.join(recoded)}."
+    if moved:
+        columns = "1 column" if len(moved) == 1 else f"{len(moved)} columns"
+        largest = max(column.mean_change for column in moved)
+        text = f"Numbers and times are published as values that at least {rule.min_holders} people share. Their mean"
+        yield f"{text} change in {columns} is at most {largest:.2g} standard deviations."
+
+
+def changes_of(rules: Mapping[str, ColumnRule]) -> dict[str, str]:
+    """Return the change of each column in the real tables as a text for the report, without values."""
+    changes = {}
+    for name, rule in rules.items():
+        share = f"{rule.n_changed / max(rule.n_rows, 1):.1%} of the cells changed"
+        if rule.is_hidden:
+            changes[name] = "published without values"
+        elif rule.levels is not None and rule.n_changed:
+            changes[name] = f"{share}, by {rule.mean_change:.2g} standard deviations on average"
+        else:
+            changes[name] = share
+    return changes
+
+
+def _order_notes(rule: ThresholdRule) -> Iterator[str]:
+    """Name the columns that share their values, and those whose order the rule breaks."""
+    for names in rule.shared:
+        listed = ", ".join(map(safe_repr, names))
+        yield f"These columns share their published values, because they have an order in all rows: {listed}."
+    for pair in rule.broken:
+        text = f"In the real tables, {safe_repr(pair.low)} is never above {safe_repr(pair.high)}."
+        yield f"{text} With published values, it is above in {pair.n_broken / pair.n_rows:.2%} of the rows."
 
 
 def _exception_notes(rule: ThresholdRule, schema: TableSchema) -> Iterator[str]:
@@ -463,24 +492,6 @@ def _exception_notes(rule: ThresholdRule, schema: TableSchema) -> Iterator[str]:
     if schema.generated:
         columns = ", ".join(map(safe_repr, schema.generated))
         yield f"Values are kept, because they are declared as new: {columns}."
-
-
-def _is_recoded(rule: ColumnRule) -> bool:
-    return rule.recoding is not None and rule.n_changed > 0
-
-
-def _recoded_note(name: str, rule: ColumnRule) -> str:
-    values = "value" if rule.n_values == 1 else "values"
-    cells = "cell" if rule.n_changed == 1 else "cells"
-    return f"{name} ({rule.n_values:,} {values}, {rule.n_changed:,} {cells})"
-
-
-def _is_moved(rule: ColumnRule) -> bool:
-    return rule.levels is not None and rule.n_changed > 0
-
-
-def _moved_note(name: str, rule: ColumnRule) -> str:
-    return f"{name} ({rule.n_changed / max(rule.n_rows, 1):.1%}, {rule.mean_change:.4f})"
 
 
 def _suggested_prefixes(rules: Mapping[str, ColumnRule], shortened: Collection[str]) -> dict[str, dict[str, list[int]]]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import numpy as np
 import pandas as pd
 import pytest
 import yaml
@@ -107,6 +108,12 @@ def airflow_in(place: Path) -> dict[str, str]:
 def rows() -> pd.DataFrame:
     people = private()
     people["contact"] = ["mail" if i % 20 != 7 else f"name{i}@x.org" for i in range(len(people))]  # rare values
+    rng = np.random.default_rng(0)
+    own = rng.random(len(people)) < 0.45
+    people["lab"] = np.where(own, np.round(rng.normal(5, 1, len(people)), 6), rng.integers(3, 8, len(people)))
+    people["seen"] = pd.Timestamp("2024-01-01") + pd.to_timedelta(
+        np.where(own, rng.integers(1, 10**7, len(people)), 0), "s"
+    )
     return people
 
 
@@ -165,7 +172,10 @@ def test_a_table_that_holds_its_policy_is_published_and_read(ran: Ran) -> None:
         "publish": {"table": "honest", "partition": None, "release": release.id},
         "read": len(read_published(ran.store.root, "honest")),
     }
-    assert set(read_published(ran.store.root, "honest")["contact"]) == {"mail", "other"}
+    released, real = read_published(ran.store.root, "honest"), rows()
+    assert set(released["contact"]) == {"mail", "other"}
+    assert not released["lab"].isin(real["lab"][real["lab"] % 1 > 0]).any()
+    assert not released["seen"].isin(real["seen"][real["seen"].dt.normalize() != real["seen"]]).any()
     log = ran.log("honest")
     assert [line for line in log if line.startswith("step ") and ":" not in line] == [
         f"step {name}" for name in ("read", "split", "fit", "sample", "prepare", "dcr", "attest", "publish")

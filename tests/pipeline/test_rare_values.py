@@ -326,3 +326,5 @@ def test_a_release_by_the_rule_is_no_evidence_on_own_values(tmp_path: Path) -> N
     report = work.attest(of, "", values).values["privacy_report"]
     assert "1 measured limits hold, and 1 by the threshold rule" in report.page().headline
     assert [limit["label"] for limit in report.page().limits] == ["by rule", "pass"]
+    assert set(report.changes) == {"age", "sex", "v"}
+    assert "% of the cells changed" in report.to_html()

@@ -15,7 +15,7 @@ from privacy_assets.errors import ConfigError, InputError
 from privacy_assets.tables.canonical import real_tables, without_rare_values
 from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.table import Table
-from privacy_assets.tables.threshold_rule import count_changed, real_schema
+from privacy_assets.tables.threshold_rule import changes_of, count_changed, real_schema
 
 ROLES = ("train", "holdout", "reference")
 N = 1200
@@ -250,8 +250,13 @@ def test_notes_state_what_was_replaced_without_a_value() -> None:
     frame.loc[:40, "mail"] = [f"p{i}@x.org" for i in range(41)]
     new, _ = replaced(frame)
     notes = " ".join(new["train"].notes)
-    assert "'mail' (41 values, 41 cells)" in notes and "'visit' (" in notes
-    assert re.search(r"'income' \([0-9.]+%, 0\.0[0-9]+\)", notes)
+    assert "'mail' (41 values, 41 cells)" in notes
+    assert re.search(r"Their mean change in [67] columns is at most 0[.]0[0-9]+ standard deviations[.]", notes)
+    changes = changes_of(new["train"].rules)
+    assert set(changes) == set(frame.columns)
+    assert re.fullmatch(
+        r"[0-9.]+% of the cells changed, by 0[.]0[0-9]+ standard deviations on average", changes["income"]
+    )
     values = itertools.chain(frame["mail"].unique(), frame["code"].unique())
     assert not any(value in notes for value in values if value not in ("web", "fax"))
     many = frame.assign(code=[f"A{i % 6:02d}.1" if i % 10 < 6 else f"B{i // 10:03d}.2" for i in range(N)])
