@@ -13,12 +13,13 @@ import os
 import secrets
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass
 from difflib import get_close_matches
 from functools import partial, wraps
 from importlib.util import find_spec
+from inspect import Parameter, signature
 from pathlib import Path, PurePath
 from types import TracebackType
 from typing import Any, NoReturn, SupportsIndex, TypeVar, cast
@@ -580,14 +581,40 @@ def without_chain(error: E) -> E:
     return error
 
 
+def _check_arguments(
+    name: str, parameters: Mapping[str, Parameter], args: Sequence[object], kwargs: Mapping[str, object]
+) -> None:
+    """Raise ConfigError if a function has no argument of a given name, or needs one that is missing."""
+    kinds = [parameter.kind for parameter in parameters.values()]
+    by_name = [n for n, p in parameters.items() if p.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)]
+    if Parameter.VAR_KEYWORD not in kinds:
+        for given in kwargs:
+            if given not in by_name:
+                raise ConfigError(f"{name} has no argument {safe_repr(given)}.{did_you_mean(given, by_name)}")
+    positional = [n for n, p in parameters.items() if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
+    if Parameter.VAR_POSITIONAL not in kinds and len(args) > len(positional):
+        problem = f"{name} takes {len(positional)} arguments by position, but {len(args)} were given"
+        raise ConfigError(f"{problem}. Fix: pass the others by name.")
+    for given in positional[: len(args)]:
+        if given in kwargs:
+            raise ConfigError(f"{name}: the argument {given!r} was given twice. Fix: remove one.")
+    for needed in by_name:
+        is_given = needed in kwargs or needed in positional[: len(args)]
+        if not is_given and parameters[needed].default is Parameter.empty:
+            raise ConfigError(f"{name} needs the argument {needed!r}. Fix: pass it.")
+
+
 def redact_foreign_errors(function: F) -> F:
     """Decorate ``function`` to raise errors of this package only, without cause or context.
 
-    Messages of other errors may contain argument values.
+    Messages of other errors may contain argument values. Names of wrong arguments are checked first, because a message
+    about them contains none.
     """
+    parameters = signature(function).parameters
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
+        _check_arguments(function.__name__, parameters, args, kwargs)
         safe: PrivacyAssetsError
         try:
             return function(*args, **kwargs)
