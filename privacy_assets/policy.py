@@ -30,6 +30,9 @@ MIN_HOLDERS = 5
 _CANNOT_FAIL = "the limit cannot fail on this table: a verbatim copy of train does not break it"
 _NOT_SHOWN = "no limit on copies was shown to fail on a verbatim copy of train"
 DIFFER = "train and holdout differ"  # start of the note of a statistic that measures only this difference
+# Part of the note of a statistic that more people hardly decide, because single rows are not rare.
+NARROW = "of the rows are in the table by chance"
+_MOST_TIMES = 10  # largest number of additional subjects that is suggested, in multiples of the present number
 _DECIDED = 0.9  # targeted share of releases that are decided with the suggested number of subjects
 _NUMBER = "a finite number, and only one of at_most and at_least"
 
@@ -490,26 +493,41 @@ def _used(limit: Limit, estimate: Estimate, measured: float) -> float:
 def _needed(limit: Limit, estimate: Estimate, attempt: int) -> str:
     """Estimate the number of additional subjects for a decision with a probability of 90 %, as text.
 
-    Assumes that intervals shrink with the square root of the number of subjects. The true value is assumed to be the
-    null unless the statistic is significantly beyond it, else the estimate.
+    Assumes that intervals shrink with the square root of the number of subjects. The true value is the estimate if it
+    is significantly beyond the null, and otherwise unknown between both. The number is left out if both ends differ by
+    more than a factor of 2, and if it is more than ten times the present number.
     """
-    value, near, far = (_bound(estimate, bound, attempt) for bound in ("value", "significant", "conservative"))
+    if NARROW in estimate.note:
+        return f"; {estimate.note}"
+    value = _bound(estimate, "value", attempt)
     if limit.exceeded_by(value):
         return "; the value itself is beyond the limit, so that more people will not decide it"
     null = 0.0 if estimate.direction == "two_sided" else estimate.null
-    leaks = near < null if limit.at_most is None else near > null
-    truth, normal = value if leaks else null, NormalDist()
-    deviation = abs(far - value) / normal.inv_cdf(1 - _tail(attempt, estimate.confidence))
-    shown = abs(value - near) if limit.exceeded_by(truth) else abs(far - value)
-    apart = abs(limit.value - truth)
-    if not (math.isfinite(truth) and apart > 0):
+    near = _bound(estimate, "significant", attempt)
+    is_leak = near < null if limit.at_most is None else near > null
+    truths = [value] if is_leak else [value, null]
+    numbers = [_needed_if(truth, limit, estimate, attempt) for truth in truths]
+    fewest = min(numbers)
+    most = max(numbers)
+    if not 0 < most <= min(2 * fewest, _MOST_TIMES * estimate.subjects):
         return ""
-    more = estimate.subjects * (((shown + normal.inv_cdf(_DECIDED) * deviation) / apart) ** 2 - 1)
-    decided = f"{100 * _DECIDED:.0f} %"
-    if more <= 0:
-        return f"; {decided} of such releases are decided"
-    unit = 10 ** max(math.floor(math.log10(more)) - 1, 0)
-    return f"; about {unit * math.ceil(more / unit):,} more people decide it with a probability of {decided}"
+    unit = 10 ** max(math.floor(math.log10(most)) - 1, 0)
+    return (
+        f"; about {unit * math.ceil(most / unit):,} more people decide it with a probability of {100 * _DECIDED:.0f} %"
+    )
+
+
+def _needed_if(truth: float, limit: Limit, estimate: Estimate, attempt: int) -> float:
+    """Return the number of additional subjects for a decision if ``truth`` is the true value. Infinite: no number."""
+    value, near, far = (_bound(estimate, bound, attempt) for bound in ("value", "significant", "conservative"))
+    distance = abs(limit.value - truth)
+    if not (math.isfinite(truth) and distance > 0):
+        return math.inf
+    normal = NormalDist()
+    deviation = abs(far - value) / normal.inv_cdf(1 - _tail(attempt, estimate.confidence))
+    half_width = abs(value - near) if limit.exceeded_by(truth) else abs(far - value)
+    times = ((half_width + normal.inv_cdf(_DECIDED) * deviation) / distance) ** 2
+    return estimate.subjects * (times - 1)
 
 
 def _bound(estimate: Estimate, bound: Bound, attempt: int) -> float:

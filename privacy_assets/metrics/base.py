@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 Question = Literal["copies", "singling out", "linking", "inference", "membership", "values"]
 Cause = Literal[
     "copied rows", "over-fitting", "rare values", "members avoided", "identifiers", "foreign values",
-    "values of one person", "earlier releases", "poor fit", "small holdout", "different holdout", "seen holdout",
-    "few tests",
+    "values of one person", "earlier releases", "poor fit", "small holdout", "narrow table", "different holdout",
+    "seen holdout", "few tests",
 ]  # fmt: skip
 ScorePart = Literal["membership", "attribute"]
 TableRows = list[dict[str, Any]]

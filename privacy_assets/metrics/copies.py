@@ -17,7 +17,7 @@ from privacy_assets.distances.nearest import distinct_encoded
 from privacy_assets.infra.settings import declared
 from privacy_assets.metrics.base import Causes, Metric, Plot, Question, SharePlot
 from privacy_assets.metrics.inputs import Budget, EvaluationInputs, target_rows
-from privacy_assets.policy import Limit
+from privacy_assets.policy import NARROW, Limit
 from privacy_assets.stats import inference
 from privacy_assets.stats.estimates import Estimate, MetricResult, StatisticSpec
 from privacy_assets.stats.inference import PermutationResult
@@ -33,6 +33,7 @@ _OFTEN = 3  # times as frequent as in the real rows, and minimum number of repet
 _REPEATED = 10  # maximum number of subjects of a repeated row
 _REPEATED_CONFIDENCE = 0.95
 _REPEATED_Z = NormalDist().inv_cdf((1 + _REPEATED_CONFIDENCE) / 2)
+_NARROW = 0.1  # share of holdout rows in the release from which a table is too narrow to find copies
 _BY_CHANCE = 2  # repeated rows of unseen people that the interval assumes in addition to those found
 
 
@@ -419,6 +420,7 @@ class Copies(Metric):
         real, weights, made = coded(inputs.real, inputs.synthetic, rows)
         labels = self._difference(inputs, attacked, "copies labels")
         shares = share_estimates(copied(similar, attacked, labels), attacked)
+        shares = (replace(shares[0], note=narrow_note(inputs)), shares[1])
         difference = self._difference(inputs, attacked, "copies.partial labels")
         partly = partial_estimate(advantages(matched, attacked, difference), attacked)
         cells = np.concatenate([inputs.row_ids[role] for role in inputs.real_roles])
@@ -445,6 +447,18 @@ class Copies(Metric):
     def _difference(self, inputs: EvaluationInputs, people: Subjects, purpose: str) -> Difference:
         rng = inputs.rng(purpose)
         return partial(inference.mean_difference, subjects=people, n_permutations=self.n_permutations, rng=rng)
+
+
+def narrow_note(inputs: EvaluationInputs) -> str:
+    """State the share of holdout rows that the release has, or "" if it is below a tenth.
+
+    In a table of few columns, copies cannot be told from rows that many people have, whatever the number of people.
+    """
+    by_chance = float(np.isin(inputs.row_ids["holdout"], inputs.row_ids["synthetic"]).mean())
+    if by_chance < _NARROW:
+        return ""
+    columns = "1 column" if len(inputs.schema.names) == 1 else f"{len(inputs.schema.names)} columns"
+    return f"with {columns}, {by_chance:.0%} {NARROW}"
 
 
 def share_estimates(found: PermutationResult, people: Subjects) -> tuple[Estimate, Estimate]:

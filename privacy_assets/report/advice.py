@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from privacy_assets.generators.filters import FILTERS
 from privacy_assets.metrics.base import Cause, Causes
 from privacy_assets.metrics.data_privacy import State, protection_states
 from privacy_assets.metrics.registry import METRICS, metrics_reading
-from privacy_assets.policy import DIFFER, LimitOutcome
+from privacy_assets.policy import DIFFER, NARROW, LimitOutcome
 from privacy_assets.report.words import clean, number, sentence
 from privacy_assets.stats.estimates import Estimate, MetricResult
 
@@ -35,6 +35,7 @@ _FEW_COPIES = 0.1  # statistics of copies up to which the filter suffices
 MATCHED = 0.1  # minimum share of a column in the match of train and release that makes it a source of the leak
 _MEASURED = ("number", "date")  # roles of columns
 _SMALL = range(800, 1_501)  # people in train for whom the policy small is meant
+_SMALL_SHARE = 0.08  # share of copies that the policy small tolerates
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,8 @@ class Known:
         people: Number of people by table.
         fine: Columns of numbers or times in which most people have a value of their own.
         copied: Largest statistic of copies among the limits that do not hold.
+        narrow: Sentence about what cannot be decided because the table has few columns, or "".
+        upper_share: Share of copies that cannot be excluded for this reason.
     """
 
     generator: Mapping[str, Any] | None = None
@@ -54,6 +57,8 @@ class Known:
     people: Mapping[str, int] = field(default_factory=dict)
     fine: tuple[str, ...] = ()
     copied: float = 0.0
+    narrow: str = ""
+    upper_share: float = 0.0
 
     @property
     def by_pipeline(self) -> bool:
@@ -233,6 +238,17 @@ ADVICE: dict[str, Advice] = {  # by cause
             Action("Use more people than these: {people}", "they must be found"),
         ),
     ),
+    "narrow table": Advice(
+        "{narrow}.",
+        (
+            Action("Add columns", "none"),
+            Action(
+                "Use the policy `small`, which tolerates 8 %, if the owner of the data accepts it (policy: small)",
+                "it tolerates larger leaks",
+                lambda known: known.policy == "default" and known.upper_share < _SMALL_SHARE,
+            ),
+        ),
+    ),
     "different holdout": Advice(
         "Train and holdout are not random samples of the same people. Some limits measure this difference instead of a"
         " leak.",
@@ -279,12 +295,24 @@ def advice(outcomes: Iterable[LimitOutcome], known: Known = NOTHING_KNOWN) -> li
     leaks |= {_TOGETHER} if leaks else set()
     limits: dict[str, list[str]] = {}
     for key, cause in causes.items():
-        mended_first = cause == "small holdout" and (leaks or "members avoided" in causes.values())
+        mended_first = cause in ("small holdout", "narrow table") and (leaks or "members avoided" in causes.values())
         if cause and not mended_first:
             limits.setdefault(leak if cause in leaks else cause, []).append(key)
     shares = [one.estimate.value for one in broken_first if one.estimate and one.limit.metric == "copies"]
     known = replace(known, copied=max((share for share in shares if share > 0), default=0.0))
+    known = _with_narrow(known, [one for one in broken_first if causes[one.limit.key] == "narrow table"])
     return [_record(cause, keys, known) for cause, keys in limits.items()]
+
+
+def _with_narrow(known: Known, outcomes: Sequence[LimitOutcome]) -> Known:
+    """Add what the undecided limits on a narrow table show: the share of copies that cannot be excluded."""
+    if not outcomes or outcomes[0].estimate is None:
+        return known
+    upper = max(outcome.measured for outcome in outcomes)
+    note = sentence(outcomes[0].estimate.note).rstrip(".")
+    return replace(
+        known, upper_share=upper, narrow=f"{note}, so that copies of up to {100 * upper:.1f} % cannot be excluded"
+    )
 
 
 def ledger_notes(outcomes: Iterable[LimitOutcome], known: Known = NOTHING_KNOWN) -> list[str]:
@@ -340,6 +368,8 @@ def cause_of(outcome: LimitOutcome) -> str:
     if outcome.status == "not_assessable" and not (estimate.measures == "release" and _beyond_chance(estimate)):
         if estimate.note.startswith(DIFFER):
             return "different holdout"
+        if NARROW in estimate.note:
+            return "narrow table"
         return "" if wants_input(estimate) else declared.undecided
     statistic = outcome.limit.statistic.partition(".")[2]
     cause = declared.by_statistic.get(statistic, declared.broken) or _ANY_LEAK
@@ -361,14 +391,14 @@ def _declared(outcome: LimitOutcome) -> Causes:
 def _record(cause: str, limits: list[str], known: Known) -> dict[str, Any]:
     found = ADVICE[cause]
     todo = [{"what": _told(one.do, known), "cost": one.cost} for one in found.actions if one.applies(known)]
-    return {"cause": cause, "means": found.means, "limits": limits, "todo": todo}
+    return {"cause": cause, "means": _told(found.means, known), "limits": limits, "todo": todo}
 
 
 def _told(words: str, known: Known) -> str:
     """Replace names in braces: ``fine`` columns, ``people`` by table, and ``stronger`` settings to try."""
     people = ", ".join(f"{role} {number(known.people[role])}" for role in ("train", "holdout") if role in known.people)
     columns = ", ".join(safe_repr(name) for name in known.fine)
-    words = words.replace("{stronger}", known.stronger)
+    words = words.replace("{stronger}", known.stronger).replace("{narrow}", known.narrow)
     return words.replace("{fine}", columns).replace("{people}", people or "the people in train and holdout")
 
 

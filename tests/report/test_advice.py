@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
+import numpy as np
 import pandas as pd
 import pytest
 import yaml
@@ -411,3 +412,21 @@ def test_a_statistic_that_measures_only_a_difference_of_train_and_holdout_asks_f
     (found,) = advice([unjudged])
     assert found["cause"] == "different holdout" and "at random" in found["todo"][0]["what"]
     assert what_to_do(unjudged) == ""
+
+
+@pytest.mark.parametrize(("upper", "small"), [(0.054, True), (0.081, False)])
+def test_a_narrow_table_is_told_to_add_columns(upper: float, small: bool) -> None:
+    rng = np.random.default_rng(0)
+    tables = (pd.DataFrame({"a": rng.integers(0, 60, n), "b": rng.integers(0, 9, n)}) for n in (900, 600, 900))
+    train, holdout, fresh = tables
+    found = evaluate(train, holdout, fresh, metrics="copies", subject={"each_row": True}, embedder=False)
+    share = found.estimate("copies.copied_share")
+    assert share is not None
+    assert re.fullmatch(r"with 2 columns, \d\d% of the rows are in the table by chance", share.note)
+    undecided = outcome(LIMITS["copies.copied_share"], 0.0, reach=upper, note=share.note)
+    (told,) = advice([replace(undecided, measured=upper)], Known(policy="default"))
+    wanted = f"in the table by chance, so that copies of up to {100 * upper:.1f} % cannot be excluded."
+    assert told["means"].endswith(wanted)
+    assert told["todo"][0]["what"] == "Add columns" and ("8 %" in str(told["todo"])) == small
+    tolerated = METRICS["copies"].small_policy_limits["copies.copied_share"]
+    assert f"{100 * tolerated:.0f} %" == "8 %"

@@ -35,10 +35,12 @@ def test_counts_in_words() -> None:
         ({"subjects": 90}, {"min_subjects": 500}, "too few subjects: 90 of 500; 410 more subjects are needed"),
         ({"subjects": 20, "reach": 0.09}, {"min_subjects": 30}, "; 10 more subjects are needed"),
         (
-            {"subjects": 600, "reach": 0.2},
+            {"subjects": 600, "reach": 0.15},
             {},
-            "; about 6,900 more people decide it with a probability of 90 %",
+            "; about 3,600 more people decide it with a probability of 90 %",
         ),
+        ({"subjects": 600, "reach": 0.2}, {}, "m.f undecided: 0.2209 is above 0.1 (upper 97 % bound)"),
+        ({"subjects": 600, "value": 0.05, "reach": 0.06}, {}, "m.f undecided: 0.1163 is above 0.1 (upper 97 % bound)"),
         (
             {"subjects": 600, "value": 0.06, "reach": 0.05},
             {},
@@ -47,7 +49,12 @@ def test_counts_in_words() -> None:
         (
             {"subjects": 600, "value": 0.055, "reach": 0.056},
             {},
-            "; 90 % of such releases are decided",
+            "m.f undecided: 0.1169 is above 0.1 (upper 97 % bound)",
+        ),
+        (
+            {"subjects": 600, "reach": 0.15, "note": "with 3 columns, 36% of the rows are in the table by chance"},
+            {},
+            "(upper 97 % bound); with 3 columns, 36% of the rows are in the table by chance",
         ),
         ({"subjects": 20, "value": math.nan, "note": "no pair"}, {}, "no pair; 10 more subjects are needed"),
         (
@@ -61,7 +68,9 @@ def test_what_could_not_be_assessed_says_how_many_more_subjects_are_needed(found
     """Half the standard error needs four times as many subjects."""
     value = found.pop("value", 0.0)
     outcome = judge_limit(Limit("m.f", at_most=0.1, **limit), MetricResult("m", (estimate("f", value, **found),)))
+    words = words.removeprefix("m.f ")
     assert outcome.status == "not_assessable" and words in outcome.reason
+    assert "more people" not in outcome.reason or "more people" in words
     shown = report(MetricResult("m", (outcome.estimate,)), limits=(outcome.limit,))
     assert words.partition("; ")[2] in " ".join(shown.to_text().split()) and words.partition("; ")[2] in shown.to_html()
 
