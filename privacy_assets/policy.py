@@ -389,7 +389,9 @@ def tally(outcomes: Sequence[LimitOutcome]) -> str:
         return f"{unjudged} of {total} limits could not be evaluated"
     n_by_rule = sum(outcome.by_rule for outcome in outcomes)
     if n_by_rule:
-        return f"all {total - n_by_rule} measured limits hold, and {n_by_rule} by the threshold rule"
+        measured = total - n_by_rule
+        holds = "the measured limit holds" if measured == 1 else f"all {measured} measured limits hold"
+        return f"{holds}, and {n_by_rule} by the threshold rule"
     return "the limit holds" if total == 1 else f"all {total} limits hold"
 
 

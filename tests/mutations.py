@@ -351,8 +351,8 @@ MUTATIONS = [
     Mutation(
         "a few people alone have what is published as other",
         "tables/published_categories.py",
-        "    while recoding.is_short(name):\n        levels",
-        "    while False:\n        levels",
+        "    for level in joined:\n        recoding.rename(level, name)",
+        "",
         ("tables/test_published_categories.py",),
     ),
     Mutation(

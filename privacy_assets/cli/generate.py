@@ -174,9 +174,11 @@ def _save(fitted: FittedGenerator, rules: Mapping[str, ColumnRule], folder: Path
 
 
 def _write(fitted: FittedGenerator, rules: Mapping[str, ColumnRule], rows: int, options: argparse.Namespace) -> None:
+    from privacy_assets.tables.roles import check_published
     from privacy_assets.tables.writing import table_bytes
 
     table = fitted.sample(rows, seed=options.seed or 0).without_rare(rules)
+    check_published(table, rules, where="the synthetic table")
     data = table_bytes(table, _kind(options.out), where="the synthetic table")
     try:
         put_atomic(Path(options.out), data)

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 BAD_INPUT = 2
 _EXIT = (
     "Exit status: 0 all limits hold, 1 a limit is broken, 2 invalid input, 3 no limit is broken, but one is not"
-    " assessable, or no limit applies."
+    " assessable, no limit applies, or only a part of the policy was evaluated."
 )
 _LONGEST_VALUE = 80  # characters
 
@@ -281,6 +281,8 @@ def _evaluate(options: argparse.Namespace) -> int:
     _write(report, options.json, options.html, options.row_scores)
     if options.json != "-":
         say(report.to_text())
+    if report.is_part and report.verdict == "pass":
+        return STATUSES["not_assessable"]
     return STATUSES[report.verdict]
 
 

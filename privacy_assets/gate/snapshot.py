@@ -53,7 +53,7 @@ class Snapshot:
             (results on the unfiltered rows).
         generator: "name" and "settings" of the generator, and the protections of its training rows: "overfitting" and
             "privacy". None for an external table.
-        replaced: Number of cells that the threshold rule changed, by column; see
+        replaced: Number of categories that the threshold rule replaced, by column; see
             :mod:`privacy_assets.tables.threshold_rule`.
     """
 

@@ -124,7 +124,7 @@ def _mixed(left: np.ndarray, right: np.ndarray | np.uint64) -> np.ndarray:
 
 CROWDED = 0.005  # share of subjects matched by chance, above which longer pieces are used
 _NONE, _NO_OWN = "no generated column", "no column of categories, or of numbers of which single people have a value"
-_BY_RULE = "by rule: the threshold rule replaced the values of few people in all columns"
+_BY_RULE = "by rule: the threshold rule replaced the values of few people, except those of public lists"
 _MIN_ALONE = 20  # people with a value of their own from which a column of numbers or times is covered
 
 
@@ -239,6 +239,8 @@ class ValueDisclosure(Metric):
         spec, counts = self.statistic("own_values"), (len(inputs.synthetic), people.smallest_side)
         columns = [column for column in inputs.schema.columns if column.kind != "boolean"]
         names = [column.name for column in columns if column.name not in inputs.ruled]
+        for record in records:
+            record["own"] = None
         if columns and not names:
             estimate = spec.estimate(0.0, 0.0, 0.0, counts, confidence=self.confidence, note=_BY_RULE)
             return replace(estimate, by_rule=True)
@@ -251,7 +253,8 @@ class ValueDisclosure(Metric):
             if matched is not None:
                 found[name] = leaked_subjects(every, matched, people.member, confidence) / people.members
         for record in records:
-            record["own"] = float(found[record["column"]][0]) if record["column"] in found else None
+            if record["column"] in found:
+                record["own"] = float(found[record["column"]][0])
         if not found:
             return spec.estimate(
                 0.0, 0.0, 0.0, counts, confidence=self.confidence, minimum_detectable_effect=0.0, note=_NO_OWN
@@ -318,7 +321,6 @@ def _people_with_own(inputs: EvaluationInputs, name: str, people: np.ndarray) ->
     """Return the subjects who alone have a value of the column that is in S.
 
     None: it is a column of numbers or times, and too few subjects have a value of their own.
-
 
     ``people`` is the subject of each row of the stacked real tables, shape (n,).
     """

@@ -335,7 +335,8 @@ def sample(run: TableRun, name: str, values: Values) -> StepResult:
     rows = made.rows.without_rare(rules).with_schema(tables["train"].schema)
     where = "synthetic" if run.table.external else "the output of the generator"
     check_published(rows, rules, where=where)
-    counts = {name: count_changed(made.rows[name], rows[name]) for name in rules}
+    recoded = [name for name, rule in rules.items() if rule.recoding is not None]
+    counts = {name: count_changed(made.rows[name], rows[name]) for name in recoded}
     replaced = {name: count for name, count in counts.items() if count}
     snapshot, sealed = run.gate.take_snapshot(rows, run.target, train, made.filter, made.generator, replaced, made.rows)
     return StepResult({"synthetic": sealed}, Synthetic(rows, snapshot, sealed, made.metadata))

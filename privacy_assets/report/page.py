@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from privacy_assets.metrics.policies import policy_digest
+from privacy_assets.metrics.policies import load_policy, policy_digest
 from privacy_assets.metrics.registry import METRICS, statistic_specs
 from privacy_assets.policy import LimitOutcome, Policy, Verdict, tally
 from privacy_assets.report.advice import Protection
@@ -117,13 +117,23 @@ def _reason(verdict: Verdict, policy: Policy | None, remembered: Sequence[str]) 
     if verdict.status == "not_assessable":
         unjudged = [clean(x.limit.key, 60) for x in outcomes if x.status == "not_assessable"]
         return f"No limit is broken, but {counts} ({_listing(unjudged)}), and a table does not pass without evidence."
-    title, blind = clean(policy.title, 90), sum(x.blind for x in outcomes)
+    if policy.part_of is not None:
+        return f"{sentence(counts)[:-1]}. {_part_of(policy)}, so evidence that the policy requires is missing."
+    title = clean(policy.title, 90)
+    n_blind = sum(outcome.blind for outcome in outcomes)
     supported = f"{sentence(counts)[:-1]}: the evidence supports publishing this table under the policy “{title}”."
-    return (
-        f"{supported} {blind} of them cannot fail on this table and {_DO_NOT_COUNT[blind == 1]}."
-        if blind
-        else supported
-    )
+    if n_blind == 0:
+        return supported
+    return f"{supported} {n_blind} of them cannot fail on this table and {_DO_NOT_COUNT[n_blind == 1]}."
+
+
+def _part_of(policy: Policy) -> str:
+    """Return how much of its shipped policy a part evaluates."""
+    whole = load_policy(policy.part_of or "")
+    n_limits = len({limit.key for limit in policy.limits} & {limit.key for limit in whole.limits})
+    if n_limits == len(whole.limits):
+        return f"Policy “{policy.part_of}” was evaluated without an embedder"
+    return f"These are {n_limits} of {len(whole.limits)} limits of the policy “{policy.part_of}”"
 
 
 def _listing(names: Sequence[str], most: int = 4) -> str:

@@ -117,6 +117,18 @@ class Report:
         """Status "pass", "fail" or "not_assessable"; only "pass" may be published."""
         return "fail" if self.remembered else self.policy_verdict.status
 
+    @property
+    def is_part(self) -> bool:
+        """Whether only a part of a shipped policy was evaluated. A pass of a part does not support publication."""
+        return self.policy is not None and self.policy.part_of is not None
+
+    @property
+    def label(self) -> str:
+        """The verdict for readers."""
+        if self.is_part and self.verdict == "pass":
+            return "pass of a part"
+        return LABELS[self.verdict]
+
     def estimate(self, name: str) -> Estimate | None:
         """Return a statistic, or None if it was not computed.
 
@@ -258,7 +270,7 @@ class Report:
         return Page(
             title=clean(self.title),
             verdict=self.verdict,
-            label=LABELS[self.verdict],
+            label=self.label,
             headline=reason,
             summary=" ".join([reason, *(one["means"] for one in advised[:1])]),
             notes=[clean(note, 600) for note in (*self.notes, *ledger_notes(self.policy_verdict.outcomes, self.known))],

@@ -71,10 +71,10 @@ def cut_groups(
 ) -> int:
     """Cut the distinct values, in ascending order, into groups.
 
-    Each level is a group of its own. Other values are added to a group until k subjects have one, and then for as long
-    as fewer than k subjects have the added ones. The group ends before the largest jump among these, or before a level
-    or the end of the column, if that is among them. A column that is not in the group yet ends it, because k subjects
-    must have a value of each column.
+    Each level is a group of its own. Other values are added to a group until k subjects have a value of it, and then
+    for as long as fewer than k subjects have the added ones. The group ends before the largest jump among these, or
+    before a level or the end of the column, if that is among them. A column that is not in the group yet ends it,
+    because k subjects must have a value of each column.
 
     Args:
         first_cells: Position of the first cell of each value, and the number of cells, int64 (values + 1,).
@@ -83,7 +83,7 @@ def cut_groups(
         is_level: True for levels, bool (values,).
         jumps: Jump from the previous value to each value, uint64 (values,).
         last_group: Scratch, -1, int64 (subjects,).
-        starts: Scratch, int64 (groups + 1,). It receives the position of the first value of each group.
+        starts: Output, int64 (groups + 1,): the position of the first value of each group.
         is_complete: False, bool (groups,). It receives True for groups that enough subjects have.
         has_column: False, bool (groups, columns). It receives True if a column has a value of the group.
         counts: 0, int64 (groups, columns). It receives the number of subjects of each group, at most k.
@@ -177,16 +177,15 @@ def join_groups(
         if before >= 0 and (after == n_groups or gaps[starts[group]] <= gaps[starts[after]]):
             left = before
         right = following[left]
-        has_public = (is_complete[left] and not _has_enough(counts, has_column, left, k)) or (
-            is_complete[right] and not _has_enough(counts, has_column, right, k)
-        )
+        # Only groups of a single column have levels of a public list, which are complete with fewer subjects.
+        is_complete[left] = counts.shape[1] == 1 and (is_complete[left] or is_complete[right])
         for column in range(counts.shape[1]):
             has_column[left, column] = has_column[left, column] or has_column[right, column]
             for i in range(counts[right, column]):
                 _add_member(members, counts, left, column, members[right, column, i])
         if levels[left] < 0:
             levels[left] = levels[right]
-        is_complete[left] = has_public or _has_enough(counts, has_column, left, k)
+        is_complete[left] = is_complete[left] or _has_enough(counts, has_column, left, k)
         following[left] = following[right]
         following[right] = 0
         if following[left] < n_groups:

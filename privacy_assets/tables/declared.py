@@ -25,7 +25,8 @@ class Declared:
         allowed_values: Values that a closed column may contain in addition to those of the real tables.
         sources: Sources of those ``allowed_values`` that are public lists. Their values are published even if only a
             few people have them.
-        rare_values: Lengths of the prefixes to which rare categories are shortened, by column; see :mod:`.rare`.
+        rare_values: Lengths of the prefixes to which rare categories are shortened, by column; see
+            :mod:`.published_categories`.
         missing: Values that mean a missing value, by column.
         read: Separator and encoding of CSV files.
         timezone: Zone of times without a time zone, such as "Europe/Berlin". "": there is none.

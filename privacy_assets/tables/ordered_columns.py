@@ -9,7 +9,7 @@ columns. The pair that would break most rows comes first. A pair that joins othe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -52,6 +52,13 @@ class NumberColumn:
         """Cells that are not missing."""
         return _present(self.column, self.people)
 
+    def published(self) -> Column:
+        """Return the column with the levels of the column alone. Missing values stay."""
+        cells = self.column.cells.copy()
+        is_present = ~self.column.missing
+        cells[is_present] = self.levels.replace(cells[is_present])
+        return replace(self.column, cells=cells)
+
     def n_levels(self, levels: Levels) -> int:
         """Return the number of groups of ``levels`` that have a value of this column."""
         groups = levels.groups_of(self.column.distinct().cells)
@@ -70,7 +77,7 @@ class OrderedPair(NamedTuple):
         low: Name of the first column.
         high: Name of the second column.
         n_broken: Number of real rows in which the published value of ``low`` is above that of ``high``.
-        n_rows: Number of real rows with both values.
+        n_rows: Number of real rows with both published values.
     """
 
     low: str
@@ -85,12 +92,12 @@ class SharedLevels(NamedTuple):
     Attributes:
         levels: Levels by column.
         shared: Names of the columns that share their levels, in each set of such columns.
-        broken: Ordered pairs that the levels break in some real rows.
+        ordered: Ordered pairs of columns.
     """
 
     levels: Mapping[str, Levels]
     shared: Sequence[tuple[str, ...]]
-    broken: Sequence[OrderedPair]
+    ordered: Sequence[OrderedPair]
 
 
 def share_levels(columns: Sequence[NumberColumn], k: int) -> SharedLevels:
@@ -102,7 +109,9 @@ def share_levels(columns: Sequence[NumberColumn], k: int) -> SharedLevels:
     """
     by_name = {column.schema.name: column for column in columns}
     levels = {name: column.levels for name, column in by_name.items()}
-    pairs = _broken_pairs(by_name, levels, _ordered_pairs(columns))
+    ordered = _ordered_pairs(columns)
+    published = {name: by_name[name].published() for pair in ordered for name in (pair.low, pair.high)}
+    pairs = broken_pairs(ordered, published)
     sets: dict[str, tuple[str, ...]] = {name: (name,) for name in by_name}
     for pair in sorted(pairs, key=lambda pair: -pair.n_broken):
         if sets[pair.low] == sets[pair.high]:
@@ -114,7 +123,7 @@ def share_levels(columns: Sequence[NumberColumn], k: int) -> SharedLevels:
             sets |= dict.fromkeys(names, names)
             levels |= dict.fromkeys(names, joint)
     shared = [names for names in dict.fromkeys(sets.values()) if len(names) > 1]
-    return SharedLevels(levels, shared, _broken_pairs(by_name, levels, pairs))
+    return SharedLevels(levels, shared, ordered)
 
 
 def _ordered_pairs(columns: Sequence[NumberColumn]) -> list[OrderedPair]:
@@ -141,19 +150,19 @@ def _is_ordered(low: NumberColumn, high: NumberColumn) -> bool:
     return len(distinct_sorted(low.people[has_both])) >= _MIN_PEOPLE
 
 
-def _broken_pairs(
-    by_name: Mapping[str, NumberColumn], levels: Mapping[str, Levels], pairs: Sequence[OrderedPair]
-) -> list[OrderedPair]:
-    """Return the pairs that the levels break in some real rows, with the number of these rows."""
-    groups = dict[str, np.ndarray]()
-    for name in {name for pair in pairs for name in (pair.low, pair.high)}:
-        groups[name] = levels[name].groups_of(by_name[name].column.cells)
+def broken_pairs(ordered: Sequence[OrderedPair], published: Mapping[str, Column]) -> list[OrderedPair]:
+    """Return the ordered pairs that published values break in some rows, with the number of these rows.
+
+    Args:
+        ordered: Ordered pairs of columns.
+        published: The columns of these pairs with published values.
+    """
     broken = []
-    for pair in pairs:
-        low = levels[pair.low].published[groups[pair.low]]
-        high = levels[pair.high].published[groups[pair.high]]
-        has_both = ~(by_name[pair.low].column.missing | by_name[pair.high].column.missing)
-        n_broken = int((has_both & (low > high)).sum())
+    for pair in ordered:
+        low = published[pair.low]
+        high = published[pair.high]
+        has_both = ~(low.missing | high.missing)
+        n_broken = int((has_both & (low.cells > high.cells)).sum())
         if n_broken:
             broken.append(pair._replace(n_broken=n_broken, n_rows=int(has_both.sum())))
     return broken

@@ -1,7 +1,9 @@
 """Categories and booleans: each published one is shared by at least k subjects of the real tables.
 
 A category that k subjects have is a level. A rare one becomes the longest prefix that k subjects have, if prefixes are
-declared, and else "other" (threshold rule and recoding, in the terms of statistical offices).
+declared, and else "other" (threshold rule and recoding, in the terms of statistical offices). If these are too few, the
+rarest level joins them, but only one that few people have: otherwise, a single rare answer would relabel a large part
+of the column. If there is none, they get the most frequent level.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import numpy as np
 from privacy_assets.tables.column import distinct_sorted
 
 OTHER = "other"
+_JOINED_SHARE = 0.05  # share of the subjects up to which a level joins rare categories
 
 
 def count_holders(codes: np.ndarray, people: np.ndarray | None, n_values: int) -> np.ndarray:
@@ -37,6 +40,7 @@ class RealCategories:
 
     Attributes:
         values: Distinct values, shape (v,). Values that no row has are allowed.
+        n_people: Number of subjects.
     """
 
     def __init__(self, values: Sequence[Any], codes: np.ndarray, people: np.ndarray) -> None:
@@ -48,6 +52,7 @@ class RealCategories:
             people: Subject of each cell, int64 (n,).
         """
         self.values = values
+        self.n_people = len(distinct_sorted(people))
         n_people = int(people.max(initial=0)) + 1
         pairs = distinct_sorted((codes + 1) * n_people + people)
         self._people = pairs % n_people
@@ -89,20 +94,27 @@ class _Recoding:
         del self.holders[name]
         self.add(new_name, self.names.pop(name))
 
-    def is_short(self, name: Any) -> bool:
-        """Return True if too few subjects have ``name``, and it is not public."""
-        return name not in self.kept and self.holders[name] < self.k
-
-    def levels(self, prefix: str | None = None) -> list[Any]:
-        """Return the names that another name may absorb: no missing value, and with this prefix if there is one."""
+    def levels(self, prefix: str = "") -> list[Any]:
+        """Return the names that another name may absorb and that begin with ``prefix``, the rarest one first."""
         names = [name for name in self.names if name is not None and name not in self.kept]
-        if prefix is None:
-            return names
-        return [name for name in names if name.startswith(prefix)]
+        names = [name for name in names if name.startswith(prefix)]
+        return sorted(names, key=lambda name: (self.holders[name], name))
 
-    def rarest(self, names: Iterable[Any]) -> Any:
-        """Return the name that the fewest subjects have, of several the first one."""
-        return min(names, key=lambda name: (self.holders[name], name))
+    def joining_levels(self, positions: Sequence[int], levels: Iterable[Any]) -> list[Any] | None:
+        """Return the first of ``levels`` with which enough subjects have the values at ``positions``.
+
+        None: they are too few, or one of the levels is too frequent to join rare categories.
+        """
+        too_frequent = max(2 * self.k, _JOINED_SHARE * self.real.n_people)
+        joined = list[Any]()
+        for level in levels:
+            if self.real.n_holders(positions) >= self.k:
+                return joined
+            if self.holders[level] >= too_frequent:
+                return None
+            joined.append(level)
+            positions = [*positions, *self.names[level]]
+        return joined if self.real.n_holders(positions) >= self.k else None
 
     def most_frequent(self, excluded: Any = None) -> Any:
         """Return the name that most subjects have, of several the first one. It is not ``excluded`` and not None."""
@@ -121,20 +133,24 @@ def recode(
     """Return what is published instead of each category, and instead of a missing value (None).
 
     If fewer than ``k`` subjects have what is published as a prefix or as ``rare_name``, the rarest level (of a prefix:
-    that begins with it) is published so as well, and so on. If only one level remains, all cells have it. If fewer than
-    ``k`` subjects have a missing value, the most frequent category is published instead.
+    that begins with it) is published so as well, and so on, if fewer than 2 ``k`` subjects or 5 % of them have it.
+    Otherwise, or if only one level remains, the rare categories are published as the most frequent one (of a prefix: as
+    a shorter prefix or as ``rare_name``). If fewer than ``k`` subjects have a missing value, the most frequent category
+    is published instead.
 
     Args:
         real: Categories of the real tables, and those that only a synthetic table may have.
         k: Minimum number of subjects.
         rare_name: What is published instead of rare categories without a prefix. None: a missing value.
         prefixes: Lengths of the prefixes to which rare categories may be shortened.
-        public: Categories of a public list, which are published even if fewer subjects have them.
+        public: Categories of a public list, which are published even if fewer subjects have them, except "other", which
+            is also the name of rare categories.
 
     Returns:
         Published value of each of ``real.values`` and of None. Without a public list, all are None if fewer than ``k``
         subjects have a category.
     """
+    public = set(public) - {OTHER}
     if real.n_holders(range(len(real.values))) < k:
         return {value: value if value in public else None for value in (*real.values, None)}
     recoding = _Recoding(real, k)
@@ -159,21 +175,20 @@ def recode(
 
 def _shorten(recoding: _Recoding, rare: Sequence[int], length: int) -> list[int]:
     """Publish rare categories as their prefix of this length if enough subjects have it. Return the other ones."""
-    real = recoding.real
     positions_by_prefix = dict[str, list[int]]()
     for position in rare:
-        value = real.values[position]
+        value = recoding.real.values[position]
         if len(value) >= length and value != OTHER:
             positions_by_prefix.setdefault(value[:length], []).append(position)
     shortened = set[int]()
     for prefix, positions in sorted(positions_by_prefix.items()):
-        with_prefix = [position for name in recoding.levels(prefix) for position in recoding.names[name]]
-        if real.n_holders([*positions, *with_prefix]) < recoding.k:
+        others = [level for level in recoding.levels(prefix) if level != prefix]
+        joined = recoding.joining_levels([*positions, *recoding.names.get(prefix, ())], others)
+        if joined is None:
             continue
         recoding.add(prefix, positions)
-        while recoding.is_short(prefix):
-            levels = [name for name in recoding.levels(prefix) if name != prefix]
-            recoding.rename(recoding.rarest(levels), prefix)
+        for level in joined:
+            recoding.rename(level, prefix)
         shortened.update(positions)
     return [position for position in rare if position not in shortened]
 
@@ -181,17 +196,19 @@ def _shorten(recoding: _Recoding, rare: Sequence[int], length: int) -> list[int]
 def _collect(recoding: _Recoding, rare: Sequence[int], name: str | None) -> None:
     """Publish rare categories as ``name``, with the rarest levels until enough subjects have it."""
     if name not in recoding.names and recoding.real.n_holders(rare) == 0:
-        recoding.add(recoding.rarest(recoding.levels() or recoding.names), rare)  # only a synthetic table has them
+        levels = recoding.levels() or list(recoding.names)
+        recoding.add(levels[0], rare)  # only a synthetic table has them
         return
     recoding.add(name, rare)
     if name is None:
         recoding.add(None, [-1])
-    while recoding.is_short(name):
-        levels = [level for level in recoding.levels() if level != name]
-        if len(levels) <= 1:
-            recoding.rename(name, recoding.most_frequent(excluded=name))
-            return
-        recoding.rename(recoding.rarest(levels), name)
+    others = [level for level in recoding.levels() if level != name]
+    joined = recoding.joining_levels(recoding.names[name], others)
+    if joined is None or (joined and joined == others):  # no level would be left
+        recoding.rename(name, recoding.most_frequent(excluded=name))
+        return
+    for level in joined:
+        recoding.rename(level, name)
 
 
 def recode_booleans(real: RealCategories, k: int) -> dict[bool | None, bool | None]:

@@ -392,7 +392,7 @@ def natural_role(column: ColumnSchema, real: Sequence[Column]) -> Role:
 def allowed_values(column: ColumnSchema, real: Sequence[Column]) -> Column:
     """Return the values that a closed column may contain, ascending: those of the real tables and the declared ones.
 
-    A category may also be :data:`.rare.OTHER`, which replaces rare values.
+    A category may also be :data:`.published_categories.OTHER`, which replaces rare values.
     """
     parts = list(real)
     if column.kind == "categorical" and real:
@@ -472,7 +472,7 @@ def _open_text(texts: np.ndarray, codes: np.ndarray, holders: np.ndarray, rows: 
     found, certain = certain_identifiers(texts)
     if found and certain[codes].sum() >= SHARE * rows:
         return found
-    if found:  # rare values, which are replaced: see .rare
+    if found:  # rare values, which are replaced: see .threshold_rule
         texts, codes, holders = _selected(~certain, texts, codes, holders)
     telling = np.bincount(codes, minlength=len(texts)) < _FILLER * len(codes)
     if not telling.all() and telling.any():  # values other than placeholders

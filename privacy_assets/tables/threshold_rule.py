@@ -21,7 +21,7 @@ from privacy_assets.infra.objects import Location
 from privacy_assets.tables.arrays import load_arrays, mapped_copy, refusing_damage, save_arrays
 from privacy_assets.tables.column import MISSING, Column, distinct_sorted, looked_up, of_one_vocabulary, ranked, stacked
 from privacy_assets.tables.conversion import column_of, float_dtype
-from privacy_assets.tables.ordered_columns import NumberColumn, OrderedPair, share_levels
+from privacy_assets.tables.ordered_columns import NumberColumn, OrderedPair, broken_pairs, share_levels
 from privacy_assets.tables.precision import Precision, decimals_of, unit_of, whole_decimals_of
 from privacy_assets.tables.published_categories import OTHER, RealCategories, count_holders, recode, recode_booleans
 from privacy_assets.tables.published_levels import Levels
@@ -29,6 +29,7 @@ from privacy_assets.tables.schema import ColumnSchema, TableSchema, yaml_text
 
 _NOTED = 0.2  # share of replaced cells above which the note suggests prefixes
 _PREFIXES = (5, 3, 1)  # suggested lengths
+_NAMED = 3  # sets of columns that share values, and pairs with a broken order, named in notes
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -44,7 +45,7 @@ class ColumnRule:
         missing_as: What is published instead of a missing value: a category, or the cell of a number or time. None:
             missing values stay.
         real_precision: Precision of the real values.
-        n_rows: Number of rows of the real tables.
+        n_rows: Number of rows of the real tables that have a value.
         n_values: Number of distinct categories of the real tables that the rule replaces.
         n_changed: Number of cells of the real tables that the rule changes.
         mean_change: Mean change of a number or time, in standard deviations of the real ones. 0.0 for categories.
@@ -246,7 +247,9 @@ def make_rule(
         rules[name] = _number_rule(number, levels, min_holders)
     in_order = {name: rules[name] for name in schema.names if name in rules}
     kept = tuple(name for name in schema.names if name in bounded)
-    return ThresholdRule(in_order, min_holders, kept, sharing.shared, sharing.broken)
+    paired = {name for pair in sharing.ordered for name in (pair.low, pair.high)}
+    published = {name: rules[name].apply(numbers[name].column) for name in paired}
+    return ThresholdRule(in_order, min_holders, kept, sharing.shared, broken_pairs(sharing.ordered, published))
 
 
 def _category_rule(
@@ -267,8 +270,9 @@ def _category_rule(
         rare_name = OTHER if has_text else None
         recoding = recode(real, min_holders, rare_name=rare_name, prefixes=prefixes, public=public)
     missing_as = recoding.pop(None)
-    rule = ColumnRule(recoding, missing_as=missing_as, real_precision=column.precision, n_rows=len(whole))
     is_present = codes >= 0
+    n_rows = int(is_present.sum())
+    rule = ColumnRule(recoding, missing_as=missing_as, real_precision=column.precision, n_rows=n_rows)
     n_holders = count_holders(codes[is_present], people[is_present], len(values))
     rare_values = [value for value, n_people in zip(values, n_holders, strict=False) if n_people < min_holders]
     return replace(
@@ -282,9 +286,10 @@ def _category_rule(
 def _number_rule(number: NumberColumn, levels: Levels, min_holders: int) -> ColumnRule:
     schema = number.schema
     whole = number.column
-    rule = ColumnRule(levels=levels, real_precision=schema.precision, n_rows=len(whole))
+    n_rows = int((~whole.missing).sum())
+    rule = ColumnRule(levels=levels, real_precision=schema.precision, n_rows=n_rows)
     if len(levels) == 0:
-        return replace(rule, n_changed=int((~whole.missing).sum()))
+        return replace(rule, n_changed=n_rows)
     rule = replace(rule, reach=reach_of(schema, [whole]))
     n_missing_holders = len(distinct_sorted(number.people[whole.missing]))
     if n_missing_holders < min_holders:
@@ -357,10 +362,9 @@ def _holds_text(dtype: str) -> bool:
 
 
 def count_changed(before: Column, after: Column) -> int:
-    """Return the number of cells that differ between two columns of the same rows. Two missing ones are equal."""
+    """Return the number of cells with a value that differ between two columns of the same rows."""
     first, second = of_one_vocabulary([before, after])
-    is_missing = first.missing & second.missing
-    return int(((first.cells != second.cells) & ~is_missing).sum())
+    return int(((first.cells != second.cells) & ~first.missing).sum())
 
 
 def published_schema(column: ColumnSchema, rule: ColumnRule | None) -> ColumnSchema:
@@ -453,8 +457,8 @@ def _column_notes(rule: ThresholdRule) -> Iterator[str]:
     if moved:
         columns = "1 column" if len(moved) == 1 else f"{len(moved)} columns"
         largest = max(column.mean_change for column in moved)
-        text = f"Numbers and times are published as values that at least {rule.min_holders} people share. Their mean"
-        yield f"{text} change in {columns} is at most {largest:.2g} standard deviations."
+        text = f"Numbers and times are published as values that at least {rule.min_holders} people share. The mean"
+        yield f"{text} change is at most {largest:.2g} standard deviations ({columns})."
 
 
 def changes_of(rules: Mapping[str, ColumnRule]) -> dict[str, str]:
@@ -472,13 +476,17 @@ def changes_of(rules: Mapping[str, ColumnRule]) -> dict[str, str]:
 
 
 def _order_notes(rule: ThresholdRule) -> Iterator[str]:
-    """Name the columns that share their values, and those whose order the rule breaks."""
-    for names in rule.shared:
+    """Name the columns that share their values, and those whose order the rule breaks most."""
+    for names in rule.shared[:_NAMED]:
         listed = ", ".join(map(safe_repr, names))
         yield f"These columns share their published values, because they have an order in all rows: {listed}."
-    for pair in rule.broken:
+    worst = sorted(rule.broken, key=lambda pair: -pair.n_broken / pair.n_rows)[:_NAMED]
+    for pair in worst:
         text = f"In the real tables, {safe_repr(pair.low)} is never above {safe_repr(pair.high)}."
         yield f"{text} With published values, it is above in {pair.n_broken / pair.n_rows:.2%} of the rows."
+    n_more = len(rule.shared[_NAMED:]) + len(rule.broken) - len(worst)
+    if n_more:
+        yield f"There are {n_more} more sets of columns that share values, or whose order is broken in fewer rows."
 
 
 def _exception_notes(rule: ThresholdRule, schema: TableSchema) -> Iterator[str]:
@@ -497,7 +505,9 @@ def _exception_notes(rule: ThresholdRule, schema: TableSchema) -> Iterator[str]:
 def _suggested_prefixes(rules: Mapping[str, ColumnRule], shortened: Collection[str]) -> dict[str, dict[str, list[int]]]:
     suggested = dict[str, dict[str, list[int]]]()
     for name, rule in rules.items():
-        if name in shortened or rule.recoding is None or rule.n_changed <= _NOTED * rule.n_rows:
+        if name in shortened or rule.recoding is None or rule.is_hidden:
+            continue
+        if rule.n_changed <= _NOTED * rule.n_rows:
             continue
         replaced = [value for value, published in rule.recoding.items() if value != published]
         longest = max((len(value) for value in replaced if isinstance(value, str)), default=0)
@@ -507,6 +517,6 @@ def _suggested_prefixes(rules: Mapping[str, ColumnRule], shortened: Collection[s
 
 
 def replaced_note(counts: Mapping[str, int]) -> list[str]:
-    """Return a sentence for the report on the cells that were replaced in the synthetic table, if any."""
+    """Return a sentence for the report on the categories that were replaced in the synthetic table, if any."""
     listed = ", ".join(f"{safe_repr(name)} ({count:,})" for name, count in counts.items())
-    return [f"Cells of the synthetic table were replaced in the same way: {listed}."] if counts else []
+    return [f"Categories of the synthetic table were replaced in the same way: {listed}."] if counts else []

@@ -154,6 +154,7 @@ def check_followed(before: Report, after: Report, what: str) -> None:
 TREES, FUNCTION = "synthpop", f"{__name__}:"
 LARGER, FILTER, ROUND = "Try larger leaves", "Remove the few copies", "Before training, round the numbers in 'fnlwgt'"
 OTHER = "Use another generator"
+EXACT_NUMBERS: dict[str, Any] = {"name": TREES, "settings": {"smoothing": False}}
 PIPELINE, DROP = "Let the pipeline make the table with a shipped generator", "Drop columns that are not needed"
 
 
@@ -163,7 +164,7 @@ PIPELINE, DROP = "Let the pipeline make the table with a shipped generator", "Dr
     [
         ({"name": TREES, "settings": {"min_samples_leaf": 1, "shrinkage": 0}}, "copied rows", [LARGER]),
         ({"name": TREES, "settings": {"min_samples_leaf": 20, "shrinkage": 0}}, "over-fitting", [LARGER]),
-        ({"name": TREES, "settings": {"smoothing": False}}, "over-fitting", [LARGER, OTHER]),
+        (EXACT_NUMBERS, "over-fitting", [LARGER, OTHER]),
         ({"name": FUNCTION + "few_copies"}, "copied rows", [FILTER, OTHER]),
         ({"name": FUNCTION + "copula"}, "over-fitting", [OTHER]),
         ({"name": "copy"}, "copied rows", [OTHER]),
@@ -174,10 +175,11 @@ def test_a_table_of_a_pipeline_passes_with_the_settings_of_each_remedy(
 ) -> None:
     before = pipeline(generator=generator)
     for what in remedies(before, cause, *words):
+        if generator == EXACT_NUMBERS and what.startswith(LARGER):
+            continue  # the published numbers of train are drawn as they are, so no leaf is large enough
         asked = followed(what, generator)
-        assert asked is not None or generator == {"name": TREES, "settings": {"smoothing": False}}
-        if asked is not None:
-            check_followed(before, pipeline(generator=asked), what)
+        assert asked is not None
+        check_followed(before, pipeline(generator=asked), what)
 
 
 def rounded(rows: pd.DataFrame) -> pd.DataFrame:
@@ -274,12 +276,12 @@ def test_identifiers_are_generated_or_dropped() -> None:
 def test_foreign_values_are_replaced_or_declared() -> None:
     train, holdout, fresh = part(0), part(1), part(2)
     asked: dict[str, Any] = {"metrics": ["value_disclosure"]}
-    made = fresh.assign(education_num=fresh["education_num"].where(fresh.index % 500 > 0, 17))
+    made = fresh.assign(education_num=fresh["education_num"].where(fresh.index % 500 > 0, 40))
     before = brought(train, holdout, made, **asked)
     _, what = remedies(before, "foreign values", "Use only values of real rows", "Declare additional allowed values")
     assert settings_in(what) == {"data": {"allowed_values": {"column": ["value", "value"]}}}
     assert before.verdict == "fail" and brought(train, holdout, fresh, **asked).verdict == "pass"
-    assert brought(train, holdout, made, allowed_values={"education_num": [17]}, **asked).verdict == "pass"
+    assert brought(train, holdout, made, allowed_values={"education_num": [40]}, **asked).verdict == "pass"
 
 
 @pytest.mark.slow

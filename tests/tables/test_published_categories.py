@@ -36,6 +36,8 @@ def recoded(
         ({"a": 50, "b": 9, "other": 3}, {"a": "a", "b": "other", "other": "other"}),
         ({"a": 50, "b": 9, "other": 5, "x": 1}, {"a": "a", "b": "b", "other": "other", "x": "other"}),
         ({"a": 50, "x": 3}, {"a": "a", "x": "a"}),
+        ({"f": 957, "m": 1042, "d": 1}, {"f": "f", "m": "m", "d": "m"}),
+        ({"a": 900, "b": 40, "c": 50, "x": 1}, {"a": "a", "b": "other", "c": "c", "x": "other"}),
         ({"a": 50, "x": 3, None: 2}, {"a": "a", "x": "a", None: "a"}),
         ({"a": 50, "b": 60, None: 4}, {"a": "a", "b": "b", None: "b"}),
         ({"a": 50, "b": 60, None: 5}, {"a": "a", "b": "b", None: None}),
@@ -52,7 +54,8 @@ def test_other_has_enough_people(counts: dict[Any, int], expected: dict[Any, Any
 @pytest.mark.parametrize(
     ("counts", "expected"),
     [
-        ({"1": 50, "2": 40, "3": 2}, {"1": "1", "2": None, "3": None, None: None}),
+        ({"1": 50, "2": 8, "3": 2}, {"1": "1", "2": None, "3": None, None: None}),
+        ({"1": 50, "2": 40, "3": 2}, {"1": "1", "2": "2", "3": "1", None: "1"}),
         ({"1": 50, "2": 40, "3": 2, None: 3}, {"1": "1", "2": "2", "3": None, None: None}),
         ({"1": 50, "3": 2}, {"1": "1", "3": "1", None: "1"}),
         ({"1": 50, "2": 40, None: 3}, {"1": "1", "2": "2", None: "1"}),
@@ -78,6 +81,16 @@ def test_values_that_only_a_synthetic_table_has_change_no_real_one() -> None:
     assert (found["a"], found["b"], found["c"], found["other"]) == ("a", "b", "b", "b")
     found = recoded({"a": 50, "b": 9, "x": 5}, "c", "other")
     assert found["c"] == "b" or found["c"] == "x"
+
+
+def test_a_frequent_level_does_not_join_a_prefix() -> None:
+    found = recoded({"J45.1": 400, "J45.2": 1, "K01": 9, "L1": 500}, prefixes=[3])
+    assert found["J45.1"] == "J45.1" and found["J45.2"] == found["K01"] == "other"
+
+
+def test_other_is_not_public() -> None:
+    found = recoded({"a": 300, "b": 299, "rr": 1}, "other", public={"other"})
+    assert found["rr"] == found["other"] == "a"
 
 
 @pytest.mark.parametrize("name", ["other", None])
