@@ -19,13 +19,9 @@ from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.tables.table import Table
 
 
-def drawn_again(train: pd.DataFrame, rows: int, seed: int) -> pd.DataFrame:
-    return independent(train, rows, seed + 1)  # other rows exceed a limit by chance
-
-
 @pytest.fixture(scope="module")
 def honest(world: World) -> dg.Definitions:
-    defs = gated(world, "honest", drawn_again)
+    defs = gated(world, "honest", independent)
     assert world.run(defs).success
     return defs
 
