@@ -1,7 +1,8 @@
 """The guides of the documentation, followed in an empty folder: files written, commands run in their order.
 
-The tables are ten times smaller, and a quick policy replaces the default one. Each code block is either used by these
-tests or named in ``NOT_RUN`` with a reason.
+Most tests use tables that are ten times smaller, and a quick policy instead of the default one. Others follow the
+guides as they are printed, with fixed random numbers. Each code block is either used by these tests or named in
+``NOT_RUN`` with a reason.
 """
 
 from __future__ import annotations
@@ -63,17 +64,23 @@ def quick(code: str) -> str:
     return re.sub(r'\bsubject="(\w+)"', r'subject="\1", policy="quick.yaml"', tables)
 
 
+def as_printed(seed: int) -> Callable[[str], str]:
+    """Return the code of a guide unchanged, except for the seed of its random numbers."""
+    return lambda code: code.replace("default_rng()", f"default_rng({seed})")
+
+
 class Guide:
     """A guide in a folder of its own.
 
     Attributes:
         page: Name of the page.
         folder: Working folder.
+        change: Changes the code of the guide.
         outputs: Exit status and output of each command that ran, by command.
     """
 
-    def __init__(self, page: str, folder: Path) -> None:
-        self.page, self.folder = page, folder
+    def __init__(self, page: str, folder: Path, change: Callable[[str], str] = quick) -> None:
+        self.page, self.folder, self.change = page, folder, change
         self.outputs: dict[str, tuple[int, str]] = {}
         self.rest = iter(blocks(page))
 
@@ -82,11 +89,11 @@ class Guide:
         for block in self.rest:
             named = re.match(r"# ([\w/]+\.(?:py|yaml))\n", block.text)
             if named:
-                (self.folder / named[1]).write_text(quick(block.text), encoding="utf-8")
+                (self.folder / named[1]).write_text(self.change(block.text), encoding="utf-8")
             elif block.language == "text":
                 continue  # output
             elif block.language == "diff":
-                first, before, after = quick(block.text).splitlines()
+                first, before, after = self.change(block.text).splitlines()
                 path = self.folder / first.removeprefix("--- ")
                 code = path.read_text(encoding="utf-8")
                 assert (before[0], after[0]) == ("-", "+") and code.count(f"{before[1:]}\n") == 1
@@ -144,7 +151,7 @@ def guide(
     (tmp_path / "quick.yaml").write_text(yaml.safe_dump(LENIENT))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)  # a file may change within a second
     before = {name: sys.modules.pop(name) for name in MODULES if name in sys.modules}
-    yield lambda page: Guide(page, tmp_path)
+    yield lambda page, change=quick: Guide(page, tmp_path, change)
     for name in MODULES:
         sys.modules.pop(name, None)
     sys.modules.update(before)
@@ -167,6 +174,41 @@ def test_the_tutorial(guide: Callable[[str], Guide], capsys: pytest.CaptureFixtu
     (status, said) = tutorial.outputs["dagster job execute -f definitions.py -j patients_pipeline"]
     assert status == 1 and "policy does not hold" in said
     assert released(tutorial.folder) == [first]
+
+
+@pytest.mark.slow
+def test_the_tutorial_as_it_is_printed_ends_with_a_release(guide: Callable[..., Guide]) -> None:
+    tutorial = guide("tutorial.md", as_printed(0))
+    tutorial.follow(lambda block: block.text.startswith("privacy-assets releases"))
+    assert tutorial.statuses() == [1, 0, 0], tutorial.outputs
+    assert len(released(tutorial.folder)) == 1
+
+
+@pytest.mark.weekly
+@pytest.mark.parametrize("seed", range(10))
+def test_it_does_so_for_other_people_and_secrets(
+    guide: Callable[..., Guide], monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setenv("PRIVACY_ASSETS_SECRET", f"secret {seed}")
+    tutorial = guide("tutorial.md", as_printed(seed))
+    tutorial.follow(lambda block: block.text.startswith("privacy-assets releases"))
+    assert len(released(tutorial.folder)) == 1
+
+
+@pytest.mark.weekly
+@pytest.mark.parametrize("page", ["use_a_release.md", "schedule.md", "several_tables.md"])
+def test_the_tables_of_the_guides_are_released(guide: Callable[..., Guide], page: str) -> None:
+    followed = guide(page, as_printed(0))
+    followed.follow()
+    defs = followed.definitions()
+    tables = [
+        job.name.removesuffix("_pipeline") for job in defs.resolve_all_job_defs() if job.name.endswith("_pipeline")
+    ]
+    with dg.DagsterInstance.from_config(str(followed.folder / "dagster_home")) as instance:
+        for table in tables:
+            if not (followed.folder / "dagster_home/releases" / table).exists():
+                assert defs.resolve_job_def(f"{table}_pipeline").execute_in_process(instance=instance).success
+    assert tables and len(released(followed.folder)) >= len(tables)
 
 
 def test_the_schedule_and_the_sensor_request_a_run(guide: Callable[[str], Guide]) -> None:

@@ -1,7 +1,8 @@
 """The command ``privacy-assets inspect``: how the columns of tables are read, without a cell.
 
 Give the real tables together (train, holdout, reference or the source), because types are decided for all of them.
---yaml prints the settings to paste into the YAML file of a table. Lines that end in "?" are for you to decide.
+--yaml prints the file of a table for `privacy-assets run`. Before it runs, decide each line that ends in "?", and
+remove the question mark.
 
 exit status:
   0  every column can be read and published
@@ -15,58 +16,151 @@ example:
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from privacy_assets.cli.options import NO, YES, Commands, say
 from privacy_assets.report.text import aligned
 from privacy_assets.report.words import NOTHING, clean
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from privacy_assets.tables.files import CsvFormat
     from privacy_assets.tables.schema import ColumnSchema
     from privacy_assets.tables.text import TextForm
+
+_EMPTY = "every value is missing: drop the column or declare its kind"
+
+
+@dataclass(frozen=True, slots=True)
+class Inspected:
+    """How a column is read.
+
+    Attributes:
+        schema: Schema.
+        text_form: How its text is read.
+        reason: Why it cannot be published, or "".
+        n_missing: Number of missing cells.
+        is_empty: True if all values are missing.
+        personal: Note on personal data that its name and values suggest, or "".
+    """
+
+    schema: ColumnSchema
+    text_form: TextForm
+    reason: str
+    n_missing: int
+    is_empty: bool
+    personal: str
+
+    @property
+    def name(self) -> str:
+        """Name of the column."""
+        return self.schema.name
+
+    @property
+    def is_ready(self) -> bool:
+        """True if the column can be read and published."""
+        return not self.text_form.doubt and not self.reason
+
+    @property
+    def note(self) -> str:
+        """What the table of columns says about it."""
+        notes = [self.text_form.doubt or self.reason or self.text_form.note, self.personal]
+        return "; ".join(note for note in notes if note)
+
+
+@dataclass(frozen=True, slots=True)
+class PersonColumns:
+    """Columns that may identify people.
+
+    Attributes:
+        unique: Columns of codes with one row each.
+        shared: Columns of codes or ids that several rows share.
+    """
+
+    unique: Sequence[str]
+    shared: Sequence[str]
+
+    @property
+    def is_doubtful(self) -> bool:
+        """True if only the user can know which of them identifies people."""
+        return bool(self.unique) and bool(self.shared)
 
 
 def add_inspect(commands: Commands) -> None:
     """Add the command to the command line."""
     command = commands.add("inspect", _inspect, "show how the columns of tables are read", __doc__)
     command.option("files", "Parquet or CSV files, folders, globs, or - for standard input", metavar="FILE", nargs="+")
-    command.option("--yaml", "print settings to paste", action="store_true")
+    command.option("--yaml", "print the file of a table for `privacy-assets run`", action="store_true")
 
 
 def _inspect(options: argparse.Namespace) -> int:
-    from privacy_assets.tables.contract import EACH_ROW, columns_of
-    from privacy_assets.tables.conversion import column_of
     from privacy_assets.tables.reading import read_table
-    from privacy_assets.tables.roles import may_tell_people_apart, open_reason
+    from privacy_assets.tables.roles import may_tell_people_apart, unique_codes
 
     forms = [_format(path) for path in options.files]
     frames = [read_table(path, form) for path, form in zip(options.files, forms, strict=True)]
-    empty = {name for name in frames[0].columns if all(name in f.columns and f[name].isna().all() for f in frames)}
-    found = columns_of(frames, options.files, dict.fromkeys(empty, "categorical"))
-    reasons = dict.fromkeys(empty, "every value is missing: drop the column or declare its kind")
-    for column, read in found:
-        if not read.doubt and column.name not in empty:
-            parts = zip(frames, options.files, strict=True)
-            cells = [column_of(frame[column.name], column, where, external=True) for frame, where in parts]
-            reasons[column.name] = open_reason(column, cells)
-    people = may_tell_people_apart(frames[0], ())
+    columns = _inspected(frames, options.files)
+    people = PersonColumns(unique_codes(frames[0]), may_tell_people_apart(frames[0], ()))
     if options.yaml:
-        say(_yaml(options.files, forms[0], found, reasons, people[0] if people else EACH_ROW))
+        say(*_yaml(options.files[0], forms[0], columns, people))
     else:
-        rows = [["column", "kind", "precision", "missing", "note"]]
-        for column, read in found:
-            gaps = sum(int(frame[column.name].isna().sum()) for frame in frames)
-            note = read.doubt or reasons[column.name] or read.note
-            precision = NOTHING if column.precision is None else str(column.precision)
-            kind = NOTHING if column.name in empty else _kind(column, read)
-            rows.append([clean(column.name, 40), kind, precision, str(gaps), note])
-        files = [f"{path}: {_described(form)}" for path, form in zip(options.files, forms, strict=True)]
-        who = f"people may be identified by {', '.join(clean(name, 40) for name in people)}" if people else ""
-        say(*files, "", *aligned(rows), *(["", who] if who else []))
-    return NO if any(read.doubt for _, read in found) or any(reasons.values()) else YES
+        say(*_files(options.files, forms), "", *_table(columns), *_people(people))
+    return YES if all(column.is_ready for column in columns) else NO
+
+
+def _inspected(frames: Sequence[pd.DataFrame], files: Sequence[str]) -> list[Inspected]:
+    from privacy_assets.tables.contract import columns_of
+    from privacy_assets.tables.conversion import column_of
+    from privacy_assets.tables.personal_data import personal_note
+    from privacy_assets.tables.roles import open_reason
+
+    empty = []
+    for name in frames[0].columns:
+        if all(name in frame.columns and frame[name].isna().all() for frame in frames):
+            empty.append(name)
+    inspected = []
+    for schema, text_form in columns_of(frames, files, dict.fromkeys(empty, "categorical")):
+        n_missing = sum(int(frame[schema.name].isna().sum()) for frame in frames)
+        reason = ""
+        personal = ""
+        if schema.name in empty:
+            reason = _EMPTY
+        elif not text_form.doubt:
+            parts = zip(frames, files, strict=True)
+            cells = [column_of(frame[schema.name], schema, where, external=True) for frame, where in parts]
+            reason = open_reason(schema, cells)
+            personal = personal_note(schema, cells)
+        inspected.append(Inspected(schema, text_form, reason, n_missing, schema.name in empty, personal))
+    return inspected
+
+
+def _files(files: Sequence[str], forms: Sequence[CsvFormat]) -> Iterator[str]:
+    for path, form in zip(files, forms, strict=True):
+        yield f"{path}: {_described(form)}"
+
+
+def _table(columns: Sequence[Inspected]) -> list[str]:
+    rows = [["column", "kind", "precision", "missing", "note"]]
+    for column in columns:
+        precision = NOTHING if column.schema.precision is None else str(column.schema.precision)
+        kind = NOTHING if column.is_empty else _kind(column.schema, column.text_form)
+        rows.append([clean(column.name, 40), kind, precision, str(column.n_missing), column.note])
+    return aligned(rows)
+
+
+def _people(people: PersonColumns) -> Iterator[str]:
+    names = ", ".join(clean(name, 40) for name in people.shared)
+    if people.shared:
+        yield ""
+        yield f"people may be identified by {names}"
+    if people.is_doubtful:
+        unique = ", ".join(clean(name, 40) for name in people.unique)
+        yield f"or by {unique}, with one row each"
 
 
 def _format(path: str) -> CsvFormat:
@@ -90,24 +184,47 @@ def _kind(column: ColumnSchema, read: TextForm) -> str:
     return f"{column.kind}{form}{', with time zone' if column.zoned else ''}"
 
 
-def _yaml(
-    files: Sequence[str],
-    form: CsvFormat,
-    found: Sequence[tuple[ColumnSchema, TextForm]],
-    reasons: Mapping[str, str],
-    subject: object,
-) -> str:
-    """Return the group ``data`` of a table: the subject, ambiguous kinds, missing values and columns to drop."""
-    import yaml
+def _yaml(source: str, form: CsvFormat, columns: Sequence[Inspected], people: PersonColumns) -> Iterator[str]:
+    """Return the lines of the file of a table. A line that ends in "?" is to be decided by the user."""
+    from privacy_assets.tables.schema import yaml_text
 
-    kinds = {column.name: read.choices[0] for column, read in found if read.doubt}
-    data: dict[str, Any] = {"source": files[0], "subject": subject, "kinds": kinds}
-    data["missing"] = {column.name: list(read.strays) for column, read in found if read.strays}
-    data["drop"] = [name for name, reason in reasons.items() if reason and name != subject]
-    plain = form.sep in ("", ",") and form.encoding in ("", "utf-8-sig", "utf-16")
-    data["read"] = {} if plain else {"sep": form.sep, "encoding": form.encoding.replace("utf-8-sig", "utf-8")}
-    text: str = yaml.safe_dump(
-        {"data": {name: value for name, value in data.items() if value}}, sort_keys=False, allow_unicode=True
-    )
-    who = "# subject: the column that identifies people, or {each_row: true} if each row is another person\n"
-    return who + text.rstrip("\n")
+    yield f"name: {_table_name(source)}"
+    yield "data:"
+    yield f"  source: {yaml_text(source)}"
+    subject = [*people.unique, *people.shared][:1]
+    if people.is_doubtful:
+        unique, shared = people.unique[0], people.shared[0]
+        yield f"  # {unique} has one row each, {shared} is shared by several rows. Keep the one that identifies people:"
+        yield f"  subject: {yaml_text(f'{unique}?')}"
+        for name in people.shared:
+            yield f"  # subject: {yaml_text(f'{name}?')}"
+    elif subject:
+        yield f"  subject: {yaml_text(subject[0])}"
+    else:
+        yield "  # no column identifies people, so each row must be another person"
+        yield "  subject: {each_row: true}"
+    doubtful = [column for column in columns if column.text_form.doubt]
+    if doubtful:
+        yield "  kinds:"
+    for column in doubtful:
+        yield f"    # {clean(column.name, 40)}: {column.text_form.doubt}"
+        kind = column.text_form.choices[0]
+        text = kind if isinstance(kind, str) else yaml_text(kind)
+        yield f"    {yaml_text(column.name)}: {yaml_text(f'{text}?')}"
+    markers = {column.name: list(column.text_form.strays) for column in columns if column.text_form.strays}
+    if markers:
+        yield f"  missing: {yaml_text(markers)}"
+    people_columns = {*subject, *people.shared} if people.is_doubtful else set(subject)
+    dropped = [column.name for column in columns if column.reason and column.name not in people_columns]
+    if dropped:
+        yield f"  drop: {yaml_text(dropped)}"
+    is_plain = form.sep in ("", ",") and form.encoding in ("", "utf-8-sig", "utf-16")
+    if not is_plain:
+        encoding = form.encoding.replace("utf-8-sig", "utf-8")
+        yield f"  read: {yaml_text({'sep': form.sep, 'encoding': encoding})}"
+
+
+def _table_name(source: str) -> str:
+    """Return the name of a file as that of a table: letters, digits and underscores, with a letter first."""
+    stem = re.sub(r"[^A-Za-z0-9_]+", "_", Path(source).name.partition(".")[0]).strip("_")
+    return stem if stem[:1].isalpha() else f"table_{stem}".rstrip("_")

@@ -33,7 +33,7 @@ _OFTEN = 3  # times as frequent as in the real rows, and minimum number of repet
 _REPEATED = 10  # maximum number of subjects of a repeated row
 _REPEATED_CONFIDENCE = 0.95
 _REPEATED_Z = NormalDist().inv_cdf((1 + _REPEATED_CONFIDENCE) / 2)
-_NARROW = 0.1  # share of holdout rows in the release from which a table is too narrow to find copies
+_NARROW = 0.3  # share of holdout rows in the release from which a table is too narrow to find copies
 _BY_CHANCE = 2  # repeated rows of unseen people that the interval assumes in addition to those found
 
 
@@ -450,7 +450,7 @@ class Copies(Metric):
 
 
 def narrow_note(inputs: EvaluationInputs) -> str:
-    """State the share of holdout rows that the release has, or "" if it is below a tenth.
+    """State the share of holdout rows that the release has, or "" if it is below 30 %.
 
     In a table of few columns, copies cannot be told from rows that many people have, whatever the number of people.
     """

@@ -60,6 +60,9 @@ def kind_and_format(declared: object, column: str) -> tuple[Kind, str | None]:
     Raises:
         ConfigError: If the declaration is neither.
     """
+    if isinstance(declared, str) and declared.endswith("?"):
+        fix = "decide, and remove the question mark and the quotes"
+        raise ConfigError(f"kinds: the kind of column {safe_repr(column)} is a question of `inspect`. Fix: {fix}.")
     name, form = declared, None
     if isinstance(declared, Mapping) and len(declared) == 1:
         ((name, form),) = declared.items()

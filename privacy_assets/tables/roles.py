@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-from pandas.api.types import is_datetime64_any_dtype, is_float_dtype
+from pandas.api.types import is_bool_dtype, is_datetime64_any_dtype, is_float_dtype
 
 from privacy_assets.errors import InputError
 from privacy_assets.tables.column import Column, of_one_vocabulary, ranked, stacked, vocabulary
@@ -243,6 +243,26 @@ def may_tell_people_apart(frame: Any, drop: Sequence[str]) -> list[str]:
         elif repeated and whole and _rarely_shared(codes, rows) and _are_codes(pd.Series(different), rows):
             codes_only.append(name)
     return [*found, *codes_only]
+
+
+def unique_codes(frame: Any) -> list[str]:
+    """Return columns of codes of which each row has its own, as a person has who has one row.
+
+    Args:
+        frame: Real table without subject column.
+    """
+    names = []
+    for name in frame.columns:
+        values = frame[name]
+        if is_datetime64_any_dtype(values) or is_bool_dtype(values) or values.isna().any() or len(values) < _SOME:
+            continue
+        try:
+            distinct = pd.unique(values)
+        except TypeError:  # lists and mappings are not identifiers
+            continue
+        if len(distinct) == len(values) and _are_codes(pd.Series(distinct), np.ones(len(values), dtype=np.int64)):
+            names.append(name)
+    return names
 
 
 def _are_codes(different: pd.Series, rows: np.ndarray) -> bool:

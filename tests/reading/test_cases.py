@@ -23,6 +23,7 @@ from privacy_assets.pipeline.spec import TableSpec
 from privacy_assets.tables.contract import infer_schema
 from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.files import CsvFormat
+from privacy_assets.tables.personal_data import personal_note
 from privacy_assets.tables.reading import read_table
 from privacy_assets.tables.table import Table
 
@@ -323,9 +324,13 @@ def test_inspect_prints_each_column_and_the_lines_to_paste(tmp_path: Path, capsy
         assert part in told
     assert not any(cell in told for cell in ("P000", "01067", "Chirurgie", "@"))
     main(["inspect", str(tmp_path / "claims.csv"), "--yaml"])
-    pasted = yaml.safe_load(capsys.readouterr().out)["data"]
-    assert pasted["subject"] == "patient_id" and pasted["missing"] == {"crp": ["<5"]}
+    file = yaml.safe_load(capsys.readouterr().out)
+    pasted = file["data"]
+    assert file["name"] == "claims" and pasted["subject"] == "patient_id" and pasted["missing"] == {"crp": ["<5"]}
     assert sorted(pasted["drop"]) == ["blank", "mail"]
+    with pytest.raises(ConfigError, match="the kind of column 'crp' is a question of `inspect`"):
+        ResolvedTable.of(TableSpec(name="claims", data=pasted))
+    pasted["kinds"] = {name: kind.removesuffix("?") for name, kind in pasted["kinds"].items()}
     table = ResolvedTable.of(TableSpec(name="claims", data=pasted))
     assert table.declared.read == CsvFormat(";", "cp1252")
     source = source_table(table, None, None, None)
@@ -485,6 +490,64 @@ def test_a_table_on_standard_input(form: str, tmp_path: Path, monkeypatch: Any, 
     assert json.loads((tmp_path / "report.json").read_text())["verdict"] == "fail"
     assert main([*asked, "--synthetic", "-", "--reference", "-"]) == 2
     assert "one table only" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("shared", ["doctor_id", "manager_id"])
+def test_a_unique_key_is_a_person_too(tmp_path: Path, capsys: Any, shared: str) -> None:
+    rng = np.random.default_rng(0)
+    n = 900
+    frame = pd.DataFrame({
+        "key": [f"P{i}" for i in range(n)], shared: [f"D{i}" for i in rng.integers(0, 300, n)],
+        "age": rng.integers(18, 90, n), "sex": rng.choice(["f", "m"], n),
+    })  # fmt: skip
+    frame.to_csv(tmp_path / "stays.csv", index=False)
+    main(["inspect", str(tmp_path / "stays.csv")])
+    said = capsys.readouterr().out
+    assert f"people may be identified by {shared}\nor by key, with one row each" in said
+    main(["inspect", str(tmp_path / "stays.csv"), "--yaml"])
+    lines = capsys.readouterr().out
+    assert "  subject: key?\n" in lines and f"  # subject: {shared}?\n" in lines
+    (tmp_path / "stays.yaml").write_text(lines)
+    assert main(["run", str(tmp_path / "stays.yaml"), "--home", str(tmp_path / "home")]) == 2
+    assert "decide whether 'key' identifies people, and remove the question mark" in capsys.readouterr().err
+
+
+def test_a_file_without_a_question_runs_as_it_is(tmp_path: Path, capsys: Any) -> None:
+    rng = np.random.default_rng(0)
+    n = 400
+    frame = pd.DataFrame({
+        "employee_no": [f"E{i}" for i in range(n)], "mail": [f"e{i}@x.org" for i in range(n)],
+        "age": rng.integers(18, 90, n), "grade": rng.choice(list("abcd"), n),
+    })  # fmt: skip
+    frame.to_csv(tmp_path / "2024 staff.csv", index=False)
+    main(["inspect", str(tmp_path / "2024 staff.csv"), "--yaml"])
+    lines = capsys.readouterr().out
+    assert "?" not in lines and yaml.safe_load(lines)["name"] == "table_2024_staff"
+    table = ResolvedTable.of(TableSpec(**yaml.safe_load(lines)))
+    assert source_table(table, None, None, None).schema.names == ["age", "grade"]
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "words"),
+    [
+        ("last_name", ["Schmidt", "Weber", "O’Hara"], "names of people"),
+        ("customerName", ["Anna Schmidt", "Ben Weber"], "names of people"),
+        ("product_name", ["a4 paper", "usb cable"], ""),
+        ("lat", [48.13743, 52.52001, -33.1], "a position"),
+        ("longitude", [11.57549, 13.40495, 151.2], "a position"),
+        ("lat", [48.1, 52.5], ""),
+        ("flat", [48.13743, 52.52001], ""),
+        ("birth_date", list(pd.to_datetime(["1969-02-01", "1980-07-09"])), "a date of birth"),
+        ("visit", list(pd.to_datetime(["1969-02-01", "1980-07-09"])), ""),
+        ("host", ["10.0.0.1", "192.168.1.7"], "IP addresses"),
+        ("host", ["fe80::1", "2001:db8::ff00:42:8329"], "IP addresses"),
+        ("version", ["10.0.1", "1.2"], ""),
+    ],
+)
+def test_personal_data_gets_a_note(name: str, values: list[Any], words: str) -> None:
+    table = Table.read(pd.DataFrame({name: values * 20}))
+    note = personal_note(table.schema[name], [table[name]])
+    assert note.startswith(words) and bool(note) == bool(words)
 
 
 def test_a_column_of_codes_may_identify_people_whatever_its_name(tmp_path: Path, capsys: Any) -> None:
