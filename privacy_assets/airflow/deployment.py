@@ -340,7 +340,8 @@ class AirflowTable:
             table: Spec, path of its YAML file, or name.
             deployment: Settings of the deployment, or its folder of releases.
             partitions: Partitions or list of keys.
-            **short: ``source``, ``subject``, ``generator`` and ``policy``.
+            **short: Settings of the table: ``source``, ``subject``, ``generator``, ``policy`` and the groups ``data``,
+                ``split``, ``evaluation`` and ``run``.
 
         Returns:
             The table. An AirflowTable is returned unchanged.

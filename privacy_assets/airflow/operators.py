@@ -163,6 +163,10 @@ class _GateOperator(BaseOperator):
         subject: str | Mapping[str, bool] | None = None,
         generator: str | Mapping[str, Any] | Callable[..., Any] | None = None,
         policy: Policy | Mapping[str, Any] | str | Path | None = None,
+        data: Mapping[str, Any] | None = None,
+        split: Mapping[str, float] | None = None,
+        evaluation: Mapping[str, Any] | None = None,
+        run: Mapping[str, Any] | None = None,
         deployment: AirflowDeployment | str | Path | None = None,
         partitions: Any = None,
         **kwargs: Any,
@@ -171,6 +175,7 @@ class _GateOperator(BaseOperator):
             **{"logger_name": "privacy_assets", **kwargs}
         )  # short, because each line of a log ends with it
         short = {"source": source, "subject": subject, "generator": generator, "policy": policy}
+        short |= {"data": data, "split": split, "evaluation": evaluation, "run": run}
         self.gated = AirflowTable.of(table, deployment, partitions, **short)
         self._lineage = dict[str, str]()  # of the published release
 
@@ -387,12 +392,16 @@ class PrivacyGateOperator(_GateOperator):
     affect neither the evaluated table nor policy, keys and record of failures.
 
     Args:
-        table: A :class:`TableSpec`, the path of its YAML file, or the name of a table for which the following four
-            arguments suffice.
+        table: A :class:`TableSpec`, the path of its YAML file, or the name of a table with the settings of the
+            following eight arguments.
         source: "demo" or the path of the private table.
         subject: Column that identifies subjects.
         generator: Name, settings or function of the generator.
         policy: Policy, mapping, path or name of a built-in policy.
+        data: Further sources and declarations of columns, such as ``{"drop": ["claim_id"]}``.
+        split: Shares of subjects in train, holdout and reference.
+        evaluation: Metrics and embedder.
+        run: Options of a run.
         deployment: An :class:`AirflowDeployment` or the folder of releases.
         partitions: List of keys, which must contain the run's partition key, or :class:`TimePartitions`, whose
             partition follows from the run's partition or data interval. None: unpartitioned.

@@ -33,6 +33,10 @@ def privacy_gate(
     subject: str | Mapping[str, bool] | None = None,
     generator: str | Mapping[str, Any] | Callable[..., Any] | None = None,
     policy: Policy | Mapping[str, Any] | str | Path | None = None,
+    data: Mapping[str, Any] | None = None,
+    split: Mapping[str, float] | None = None,
+    evaluation: Mapping[str, Any] | None = None,
+    run: Mapping[str, Any] | None = None,
     deployment: AirflowDeployment | str | Path | None = None,
     partitions: Any = None,
     group_id: str | None = None,
@@ -52,12 +56,15 @@ def privacy_gate(
     Tasks that can use an accelerator run in the pool of the setting ``run: {airflow_pool: gpu}`` and lease it as well.
 
     Args:
-        table: See :class:`PrivacyGateOperator`, also for ``source``, ``subject``, ``generator``, ``policy``,
-            ``deployment`` and ``partitions``.
+        table: See :class:`PrivacyGateOperator`, also for the settings of the table, ``deployment`` and ``partitions``.
         source: Private table.
         subject: Column that identifies subjects.
         generator: Generator.
         policy: Policy.
+        data: Further sources and declarations of columns.
+        split: Shares of subjects in train, holdout and reference.
+        evaluation: Metrics and embedder.
+        run: Options of a run.
         deployment: Locations and keys.
         partitions: Partitions. None: unpartitioned.
         group_id: Id of the group. None: the table's name.
@@ -71,6 +78,7 @@ def privacy_gate(
         ConfigError: If settings are invalid; raised when the DAG is parsed, which reads no data.
     """
     short = {"source": source, "subject": subject, "generator": generator, "policy": policy}
+    short |= {"data": data, "split": split, "evaluation": evaluation, "run": run}
     gated = AirflowTable.of(table, deployment, partitions, **short)
     group = TaskGroup(group_id or gated.resolved.name, tooltip=f"The privacy gate of {gated}")
     warn_of_overlaps(group.dag, str(gated))

@@ -25,6 +25,10 @@ def build_privacy_assets(
     subject: str | Mapping[str, bool] | None = None,
     generator: str | Mapping[str, Any] | Callable[..., Any] | None = None,
     policy: Policy | Mapping[str, Any] | str | Path | None = None,
+    data: Mapping[str, Any] | None = None,
+    split: Mapping[str, float] | None = None,
+    evaluation: Mapping[str, Any] | None = None,
+    run: Mapping[str, Any] | None = None,
     assets: Mapping[str, AssetLike] | None = None,
     partitions_def: dg.PartitionsDefinition | None = None,
     gpu_tags: Mapping[str, Any] | None = None,
@@ -46,13 +50,17 @@ def build_privacy_assets(
 
     Args:
         table: A :class:`TableSpec` with all settings (docs/settings.md), or the name of a table described by
-            ``source``, ``subject``, ``generator`` and ``policy``. These four must be None if a spec is passed.
+            the next eight arguments. These must be None if a spec is passed.
         source: "demo", or a path of Parquet or CSV files. With partitions, the path contains ``{partition}`` or the
             setting ``partition_column`` selects the rows.
         subject: Column that identifies people, or ``{"each_row": True}`` if each row is a different person. A run needs
             one of the two.
         generator: Name of a generator, a mapping of ``name`` and ``settings``, or a function. None: the default one.
         policy: A Policy, a mapping, a YAML file, or the name of a built-in one (``small``). None: the default limits.
+        data: Further sources and declarations of columns, such as ``{"drop": ["claim_id"]}``.
+        split: Shares of subjects in train, holdout and reference.
+        evaluation: Metrics and embedder.
+        run: Options of a run, such as ``{"seed": 1}``.
         assets: Your assets with rows by role, used instead of files: ``{"source": raw}``, or ``{"synthetic": ...,
             "train": ..., "holdout": ...}`` for an external synthetic table. With partitions, they are partitioned
             equally or ``partition_column`` is set.
@@ -71,7 +79,17 @@ def build_privacy_assets(
         ConfigError: If a setting is invalid. The message names table, group and setting.
     """
     dagster_table = resolve_dagster_table(
-        spec_of(table, source=source, subject=subject, generator=generator, policy=policy),
+        spec_of(
+            table,
+            source=source,
+            subject=subject,
+            generator=generator,
+            policy=policy,
+            data=data,
+            split=split,
+            evaluation=evaluation,
+            run=run,
+        ),  # fmt: skip
         assets=assets,
         partitions_def=partitions_def,
         gpu_tags=gpu_tags,

@@ -238,6 +238,15 @@ def test_short_keywords_are_those_of_the_groups() -> None:
     assert shape(build_privacy_assets("people", **short)) == shape(
         build_privacy_assets(TableSpec(name="people", **groups))
     )
+    more = {"data": {"drop": ["x"]}, "split": {"train": 0.6, "holdout": 0.4}, "evaluation": {"embedder": False},
+            "run": {"seed": 3}}  # fmt: skip
+    assert shape(build_privacy_assets("people", **short, **more)) == shape(
+        build_privacy_assets(TableSpec(name="people", **short, **more))
+    )
+    with pytest.raises(ConfigError, match="table people: data was passed in addition to a spec"):
+        build_privacy_assets(TableSpec(name="people", source="demo"), data={"drop": ["x"]})
+    with pytest.raises(ConfigError, match="table people, data has no setting 'dorp'. Did you mean 'drop'"):
+        build_privacy_assets("people", source="demo", data={"dorp": ["x"]})
     with pytest.raises(ConfigError, match="table people, data: source occurs twice"):
         TableSpec(name="people", source="demo", data={"source": "demo"})
     with pytest.raises(ConfigError, match="table people: policy was passed in addition to a spec"):
