@@ -23,7 +23,10 @@ from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.lock import Locks
 from privacy_assets.gate.log import LogState
 from privacy_assets.gate.statements import ReleaseTarget
-from privacy_assets.policy import Limit, Policy, Verdict
+from privacy_assets.policy import MIN_HOLDERS, Limit, Policy, Verdict
+from privacy_assets.tables.canonical import real_tables, without_rare_values
+from privacy_assets.tables.table import Table
+from privacy_assets.tables.threshold_rule import real_schema
 
 SCORED = ("train", "holdout", "synthetic", "evaluation_inputs", "dcr")
 ATTESTED = (*SCORED, "attestation")
@@ -94,6 +97,7 @@ def withstood(
     table: str,
     layers: Mapping[str, str],
     partition: str | None = None,
+    private: pd.DataFrame | None = None,
     **where: Any,
 ) -> None:
     """Check that all ``layers`` together and each alone refuse the attack, and that it publishes without them."""
@@ -109,7 +113,13 @@ def withstood(
             OFF[layer](patch)
         attack()
     (release,) = released(world, table, partition)
-    assert copies(world.private, pd.read_parquet(release.table)) >= 0.5
+    private = world.private if private is None else private
+    assert copies(private, pd.read_parquet(release.table)) >= 0.4  # ages of few people are replaced
+
+
+def coarse(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows with ages and incomes that the threshold rule changes in no table."""
+    return frame.assign(age=(frame["age"] // 10 * 10).clip(20, 80), income=frame["income"].round(-3).clip(upper=4000))
 
 
 def copy_stored(world: World, asset: str, source: ReleaseTarget, target: ReleaseTarget) -> None:
@@ -130,9 +140,7 @@ def test_route_21_an_attestation_of_another_table_or_partition(world: World, par
         for name in (f"train_{split}", f"holdout_{split}", "copies"):
             copy = f"{name.partition('_')[0]}_{place.partition or place.table}.parquet"
             frame = pd.read_parquet(world.root / f"{name}.parquet")
-            if name == "copies":  # cells that no rule on rare values changes, so that both tables are the same file
-                frame = frame[frame["age"].between(25, 80)].assign(income=1000.0)
-            frame.to_parquet(world.root / copy)
+            coarse(frame).to_parquet(world.root / copy)  # so that both releases are the same file
 
     def table(place: ReleaseTarget) -> dg.Definitions:
         ending = "{partition}" if partition else place.table
@@ -147,7 +155,10 @@ def test_route_21_an_attestation_of_another_table_or_partition(world: World, par
     shutil.copytree(*stored, dirs_exist_ok=True)
     layers = {"target": "belongs to another table or partition", "latest": LATEST}
     published = f"{target.table}/published"
-    withstood(world, lambda: world.run(defs, published, partition=partition), target.table, layers, partition)
+    withstood(
+        world, lambda: world.run(defs, published, partition=partition), target.table, layers, partition,
+        coarse(world.private),
+    )  # fmt: skip
 
 
 @pytest.mark.slow
@@ -160,7 +171,11 @@ def test_route_22_the_holdout_is_replaced_after_the_check(world: World) -> None:
     defs = external(world, "replaced", holdout=holdout, synthetic=world.root / "mixed.parquet")
     assert all(check.passed for check in checks(world.run(defs, *of("replaced", SCORED))).values())
     rng = np.random.default_rng(0)  # other people with the same values of each column, so that none becomes rare
-    copied.assign(**{name: rng.permutation(copied[name]) for name in copied.columns[1:]}).to_parquet(holdout)
+    others = {}
+    for name in copied.columns[1:]:  # each person has two rows, whose values stay together
+        pairs = copied[name].to_numpy().reshape(-1, 2)
+        others[name] = pairs[rng.permutation(len(pairs))].ravel()
+    copied.assign(**others).astype(copied.dtypes.to_dict()).to_parquet(holdout)
     assert world.run(defs, *of("replaced", ("train", "holdout"))).success
     withstood(
         world,
@@ -235,19 +250,29 @@ def test_route_25_retry_until_it_passes(world: World, form: str) -> None:
     withstood(world, retry, table, {"memory": BEFORE})
 
 
+def after_the_rule(train: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame) -> list[pd.DataFrame]:
+    """The tables as a pipeline scores them."""
+    real = real_tables({"train": train, "holdout": holdout}, {"train": "train", "holdout": "holdout"}, "pid")
+    real = without_rare_values(real, MIN_HOLDERS)
+    rules, schema = real["train"].rules, real["train"].schema
+    made = Table.of(synthetic, real_schema(schema, rules), where="synthetic", synthetic=True).without_rare(rules)
+    return [*(table.frame() for table in real.values()), made.with_schema(schema).frame()]
+
+
 @pytest.mark.slow
 def test_route_26_draw_new_tables_until_one_passes(world: World) -> None:
     """A table, half copies, meets a limit by a fifth of its interval: a first attempt releases it, a second not."""
     files = [world.root / f"{name}.parquet" for name in ("train_true", "holdout_true", "half")]
     half = {"synthetic": files[-1]}
-    found = evaluate(*files, subject="pid", metrics=["dcr"], policy=STRICT["policy"], embedder=False, device="cpu")
+    scored = after_the_rule(*map(pd.read_parquet, files))
+    found = evaluate(*scored, subject="pid", metrics=["dcr"], policy=STRICT["policy"], embedder=False, device="cpu")
     estimate = found.results["dcr"].estimate("member_excess")
     most = estimate.value + 1.2 * (estimate.high - estimate.value)
     limit = Limit("dcr.member_excess", at_most=most, min_subjects=5)
     lucky = {"policy": Policy((limit,), "lucky", settings=FEW_DRAWS["metrics"])}
     assert world.run(external(world, "drawn_once", **half, **lucky)).success
     (release,) = released(world, "drawn_once")
-    assert copies(world.private, pd.read_parquet(release.table)) >= 0.45  # the largest ages are replaced
+    assert copies(world.private, pd.read_parquet(release.table)) >= 0.4  # ages of few people are replaced
 
     other = world.root / "another_draw.parquet"
     world.private.iloc[:50].to_parquet(other)
