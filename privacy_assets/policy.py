@@ -41,8 +41,9 @@ _NUMBER = "a finite number, and only one of at_most and at_least"
 class Limit:
     """A limit on a statistic, in the statistic's unit. Exactly one of ``at_most`` and ``at_least`` is set.
 
-    The release fails if the significant bound exceeds the limit. If only the conservative bound does, the limit is not
-    assessable. Limits on statistics about the gate never fail.
+    The release fails if the significant bound exceeds the limit. With ``bound: conservative``, the limit is not
+    assessable if only the conservative bound exceeds it; with ``bound: significant``, it then holds. Limits on
+    statistics about the gate never fail.
 
     Attributes:
         statistic: ``metric.statistic``.

@@ -30,8 +30,8 @@ from privacy_assets.distances.embedder_settings import EmbedderSettings
 from privacy_assets.generators import GENERATORS
 from privacy_assets.generators.filters import FILTERS
 from privacy_assets.infra.settings import settings_of
-from privacy_assets.metrics.policies import load_policy
-from privacy_assets.metrics.registry import METRICS, statistic_specs
+from privacy_assets.metrics.policies import default_policy, load_policy
+from privacy_assets.metrics.registry import METRICS, build_metric, statistic_specs
 from privacy_assets.metrics.shadow_membership.attacks import ATTACKS
 from privacy_assets.metrics.shadow_membership.audit import AuditConfig
 from privacy_assets.pipeline.resolve import ResolvedTable
@@ -41,6 +41,12 @@ from privacy_assets.stats.estimates import to_jsonable
 from resources.local import RESOURCES
 
 ROOT = Path(__file__).parents[1]
+
+
+def read(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
 README = ROOT / "README.md"
 POLICY, STATISTICS = ROOT / "docs" / "policy.md", ROOT / "docs" / "statistics.md"
 PAPERS = ROOT / "docs" / "papers.md"
@@ -364,6 +370,47 @@ def _limit(limit: Limit) -> str:
 
 def test_the_default_limits_are_those_of_the_registry() -> None:
     expect_part(POLICY, "limits", limits_text())
+
+
+def test_the_bypasses_of_the_page_are_those_with_a_test() -> None:
+    """Numbers 1 to 53, each on the page of the gate and in the name of a test; README and SECURITY name their count."""
+    tested: set[int] = set()
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        for numbers in re.findall(r"def test_routes?_([\d_and]+?)_[a-z]", path.read_text(encoding="utf-8")):
+            tested |= {int(number) for number in re.findall(r"\d+", numbers)}
+    page = read("docs/gate.md").partition("## Routes around a blocking check")[2].partition("## Keys")[0]
+    listed = {int(number) for number in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
+    listed |= {int(number) for number in re.findall(r"\((\d+)\)", page)}
+    assert listed == tested == set(range(1, 54))
+    assert f"{len(tested)} ways" in read("README.md") and f"{len(tested)} routes" in read("SECURITY.md")
+
+
+def test_the_pages_count_the_limits_of_the_policy() -> None:
+    n_limits = len(default_policy().limits)
+    for page in ("docs/on_call.md", "docs/alert.md"):
+        counts = re.findall(r"of (\d+) limits", read(page))
+        assert counts and set(counts) == {str(n_limits)}, page
+
+
+def test_the_doses_of_the_page_are_those_of_the_setting() -> None:
+    said = re.search(r"from ([\d., and]+?) to (\d+) % of the rows", " ".join(read("docs/controls.md").split()))
+    assert said is not None
+    doses = [float(number) for number in re.findall(r"[\d.]+\d|\d", said[1])] + [float(said[2])]
+    assert [round(100 * dose, 2) for dose in build_metric("controls").doses] == doses  # type: ignore[attr-defined]
+
+
+def test_the_page_says_what_the_policy_small_tolerates() -> None:
+    page = " ".join(read("docs/policy.md").split())
+    for key, (before, after) in {
+        "copies.copied_share": ("4 %", "8 %"), "copies.copied_share.significant": ("0.3 %", "0.6 %"),
+        "membership_inference.precision": ("0.7", "0.75"),
+    }.items():  # fmt: skip
+        policies = [{limit.key: limit.value for limit in load_policy(name).limits} for name in ("default", "small")]
+        scale = 100 if before.endswith("%") else 1
+        assert [scale * policy[key] for policy in policies] == [float(x.removesuffix(" %")) for x in (before, after)]
+        assert f"{after} " in page and before in page
+    limits = zip(load_policy("default").limits, load_policy("small").limits, strict=True)
+    assert sum(one.value != other.value for one, other in limits) == 3
 
 
 def test_the_limits_of_the_papers_are_those_of_their_policy() -> None:
