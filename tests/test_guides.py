@@ -19,6 +19,7 @@ from types import SimpleNamespace
 from typing import NamedTuple
 
 import dagster as dg
+import numpy as np
 import pandas as pd
 import pytest
 import yaml
@@ -279,8 +280,9 @@ def test_an_existing_synthetic_table_is_released(guide: Callable[[str], Guide]) 
     assert page.statuses() == [0, 0, 0], page.outputs
     assert len(released(page.folder)) == 1
     rows, given = pd.read_parquet(released(page.folder)[0]), pd.read_csv("synthetic.csv")
-    moved = rows["age"].sort_values().to_numpy() != given["age"].sort_values().to_numpy()
-    assert len(rows) == len(given) and moved.mean() < 0.1, "only rare values are replaced"
+    moved = np.abs(rows["age"].sort_values().to_numpy() - given["age"].sort_values().to_numpy())
+    assert len(rows) == len(given) and moved.mean() < 1, "only values of few people are replaced"
+    assert rows["region"].value_counts().to_dict() == given["region"].value_counts().to_dict()
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ NEEDED: dict[str, set[str]] = {
     "keys": {"joblib", "pandas", "pyarrow"},  # the gate, which knows the folders, reads tables
     "policy": set(),
     "read": {"cryptography"},
-    "split": set(),
+    "split": {"numba", "scipy"},  # the threshold rule; scipy: numba imports it
     "embed": {"torch"},
     "fit": {"numba", "scipy"},  # scipy: numba imports it
     "sample": set(),
