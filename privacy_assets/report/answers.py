@@ -149,6 +149,8 @@ def _answer(
         word = "Not ruled out"
     if status == "pass" and copied and group in TITLES and group != "values":
         word = "No further leak found"
+    if status == "pass" and any(outcome.by_rule for outcome in outcomes):
+        word = "No, by the threshold rule"
     planted = _planted(estimates, group)
     if group == _GATE and status == "not_assessable" and verdict == "fail":
         word = "Yes, it detected one"
