@@ -38,7 +38,7 @@ _EMPTY = "every value is missing: drop the column or declare its kind"
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
-    """How a column is read.
+    """A column with the way in which it is read.
 
     Attributes:
         schema: Schema.
@@ -68,7 +68,7 @@ class Inspected:
 
     @property
     def note(self) -> str:
-        """What the table of columns says about it."""
+        """Note on the column in the printed table."""
         notes = [self.text_form.doubt or self.reason or self.text_form.note, self.personal]
         return "; ".join(note for note in notes if note)
 

@@ -41,7 +41,7 @@ class BayNet(CodedGenerator):
     the frequencies of all rows are used. Missing is a value. No noise is added: for differential privacy see
     ``privbayes``. Values come from the training rows, and a column of nearly unique strings predicts all others, so
     names and other identifiers must be dropped first. The defaults follow ``reprosyn``, the reference implementation of
-    Meeus et al. (2023). It is meant for their attacks with shadow models, and discloses more than the default generator.
+    Meeus et al. (2023). It is meant for their attacks with shadow models. It discloses more than the default one.
 
     Attributes:
         degree: Maximum number of parents of a column, 1 to 3.

@@ -452,7 +452,7 @@ class Copies(Metric):
 def narrow_note(inputs: EvaluationInputs) -> str:
     """State the share of holdout rows that the release has, or "" if it is below 30 %.
 
-    In a table of few columns, copies cannot be told from rows that many people have, whatever the number of people.
+    In a table of few columns, copies cannot be distinguished from rows that many people have. More people do not help.
     """
     by_chance = float(np.isin(inputs.row_ids["holdout"], inputs.row_ids["synthetic"]).mean())
     if by_chance < _NARROW:

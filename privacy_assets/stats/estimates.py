@@ -34,7 +34,7 @@ class Estimate:
         measures: "evaluation" for statistics of the evaluation itself instead of the release. They can show that the
             evaluation is underpowered but not that a release leaks, so their limits pass or are not assessable.
         question: Question on the first page of the report that the statistic answers. Empty: none.
-        by_rule: True if the threshold rule fixes the value, so that the statistic is no evidence.
+        by_rule: True if the threshold rule fixes the value, so that the statistic gives no evidence.
     """
 
     name: str

@@ -145,7 +145,7 @@ def join_groups(
     previous: np.ndarray,
     following: np.ndarray,
 ) -> bool:
-    """Join each group that is not complete with its nearer neighbor, of two with the lower one, until all are complete.
+    """Join each group that is not complete with its nearer neighbor (a tie: the lower one), until all are complete.
 
     Args:
         starts: Position of the first value of each group, int64 (groups,).

@@ -117,7 +117,7 @@ class _Recoding:
         return joined if self.real.n_holders(positions) >= self.k else None
 
     def most_frequent(self, excluded: Any = None) -> Any:
-        """Return the name that most subjects have, of several the first one. It is not ``excluded`` and not None."""
+        """Return the name that most subjects have (a tie: the first name). It is not ``excluded`` and not None."""
         names = [name for name in self.names if name is not None and name != excluded]
         return min(names, key=lambda name: (-self.holders[name], name))
 

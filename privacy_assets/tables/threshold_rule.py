@@ -34,7 +34,7 @@ _NAMED = 3  # sets of columns that share values, and pairs with a broken order, 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ColumnRule:
-    """What is published instead of each value of a column.
+    """Published values of a column.
 
     Attributes:
         recoding: Published value of each category or boolean; None is a missing value. Other values are unchanged.
@@ -333,7 +333,7 @@ def _holders_of_numbers(number: NumberColumn) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _median_level(number: NumberColumn, levels: Levels) -> Any:
-    """Return the published value of the median, of two the lower one. Each subject counts once for each value."""
+    """Return the published value of the median (of two, the lower one). Each subject counts once for each value."""
     values, n_holders = _holders_of_numbers(number)
     n_up_to = np.cumsum(n_holders)
     median = values[np.searchsorted(n_up_to, n_up_to[-1] / 2)]
@@ -368,7 +368,7 @@ def count_changed(before: Column, after: Column) -> int:
 
 
 def published_schema(column: ColumnSchema, rule: ColumnRule | None) -> ColumnSchema:
-    """Return the schema of a column after :meth:`ColumnRule.apply`. Its precision is that of the levels."""
+    """Return the schema of a column after :meth:`ColumnRule.apply`. The levels decide its precision."""
     if rule is None:
         return column
     has_missing = rule.is_hidden or (rule.recoding is not None and None in rule.recoding.values())
