@@ -95,7 +95,7 @@ demo-airflow: .venv/.airflow ## Run the demo on Airflow 3, with SQLite in .airfl
 .PHONY: demo-airflow-leak
 demo-airflow-leak: .venv/.airflow ## Run it with a memorizing generator: task attest fails and the table is not published
 	@$(BIN)/airflow db migrate >/dev/null
-	@echo "patients_leak: a generator that memorises, by airflow dags test"
+	@echo "patients_leak: a generator that memorizes, by airflow dags test"
 	@$(BIN)/airflow dags test patients_leak || { \
 	echo "release   none: attest failed, and so publish did not run"; echo "$(LOOK)"; exit 1; }
 

@@ -43,4 +43,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+    dunder = [name for name in globals() if name.startswith("__")]
+    return sorted([*dunder, *_HOMES])

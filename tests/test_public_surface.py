@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 
 import privacy_assets
+from tests.report.report_examples import passing
 
 ROOT = Path(__file__).parents[1]
 NAMES = {
@@ -186,3 +187,12 @@ def test_the_base_package_generates_and_reads(base_alone: tuple[Path, dict[str, 
     free.add("read_published")
     assert set(found["absent"]) == NAMES - free
     assert found["reading"] != "MissingPackage"
+
+
+def test_dir_shows_the_public_names_only() -> None:
+    assert {name for name in dir(privacy_assets) if not name.startswith("_")} == set(privacy_assets.__all__)
+
+
+def test_a_report_at_the_prompt_takes_one_line() -> None:
+    shown = repr(passing())
+    assert "\n" not in shown and len(shown) < 160 and "print(report)" in shown and ": pass, " in shown

@@ -209,7 +209,7 @@ def _add_demo(commands: Commands) -> None:
     what = "run the whole pipeline on a real health survey"
     command = commands.parsers.add_parser("demo", help=what, epilog="Example: privacy-assets demo --leak")
     command.set_defaults(run=_demo)
-    command.option("--leak", "use a generator that memorises: publication is blocked", action="store_true")
+    command.option("--leak", "use a generator that memorizes: publication is blocked", action="store_true")
 
 
 _TABLES = ("train", "holdout", "synthetic", "reference", "earlier_releases", "data", "files")

@@ -63,7 +63,7 @@ def run_demo(*, leak: bool, say: Say) -> int:
     definitions = dg.Definitions.merge(demo_table(leak=leak), here)
     job = definitions.resolve_job_def(f"{name}_pipeline")
     with _instance() as instance:
-        title = f"{name}: {'a generator that memorises' if leak else 'an honest generator'}"
+        title = f"{name}: {'a generator that memorizes' if leak else 'an honest generator'}"
         return _summary(name, _executed(job, instance, title, say), instance, say)
 
 

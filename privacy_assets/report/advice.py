@@ -235,7 +235,7 @@ ADVICE: dict[str, Advice] = {  # by cause
                 "they tolerate larger leaks",
                 lambda known: known.policy == "default" and known.size("train") in _SMALL,
             ),
-            Action("Use more people than these: {people}", "they must be found"),
+            Action("Evaluate more people than now: {people}", "more data"),
         ),
     ),
     "narrow table": Advice(

@@ -66,7 +66,7 @@ def judged(policy: Policy | None, results: Mapping[str, MetricResult], attempt: 
     return Verdict("not_assessable", ()) if policy is None else policy.judge(results, attempt)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Report:
     """Statistics of a synthetic table, and the verdict of a policy on it.
 
@@ -318,6 +318,10 @@ class Report:
 
     def __str__(self) -> str:
         return self.to_text()
+
+    def __repr__(self) -> str:
+        n_limits = len(self.policy_verdict.outcomes)
+        return f"<Report {safe_repr(self.title)}: {self.label}, {n_limits} limits; print(report) shows it>"
 
 
 def _metric(result: MetricResult) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from privacy_assets.errors import InputError
+from privacy_assets.errors import InputError, near_name
 from privacy_assets.infra.objects import Location
 from privacy_assets.tables.arrays import array_digest, load_arrays, refusing_damage, save_arrays
 from privacy_assets.tables.column import Column, of_one_vocabulary, stacked
@@ -252,6 +252,8 @@ def _check_columns(frame: Frame | Table, schema: TableSchema, where: str) -> Non
         if len(absent) == len(names):  # one of the tables may lack a header, so that its names are cells
             raise InputError("it has none of the columns of the private table", where=where, fix=fix)
         fix += f", drop it (--drop {option_text(absent[:1])}), or, if it identifies subjects, name it as the subject"
+        others = [name for name in frame.columns if name not in names]
+        fix += f".{near_name(absent[0], others)}".rstrip(".")
         raise InputError("the column is missing", where=where, column=absent[0], fix=fix)
     extra = [position for position, name in enumerate(frame.columns) if name not in names]
     if extra:

@@ -80,7 +80,7 @@ def test_every_cause_has_advice_with_costs() -> None:
         ("census/overfitted", {"copied rows"}),  # leaves of five, few categories: identical rows
         ("adult/overfitted", {"copied rows"}),  # rows with changed cells
         ("adult/filtered", {"members avoided"}),
-        ("patients/copies", {"copied rows", "foreign values"}),
+        ("patients/copies", {"copied rows"}),
         ("adult/fresh", set()),
         ("patients/honest", set()),
     ],
@@ -241,9 +241,9 @@ def test_settings_to_try_are_larger_than_the_present_ones_and_leaves_at_most_hal
 def test_people_and_columns_are_named_so_that_a_followed_remedy_does_not_return() -> None:
     few = outcome(FIRST, 0.0, subjects=FEWER)
     for policy, people, told in (
-        ("default", 1000, ["policy: small", "Use more people than these: train 1,000, holdout 900"]),
-        ("small", 1000, ["Use more people than these: train 1,000, holdout 900"]),
-        ("default", 2000, ["Use more people than these: train 2,000, holdout 900"]),
+        ("default", 1000, ["policy: small", "Evaluate more people than now: train 1,000, holdout 900"]),
+        ("small", 1000, ["Evaluate more people than now: train 1,000, holdout 900"]),
+        ("default", 2000, ["Evaluate more people than now: train 2,000, holdout 900"]),
     ):
         (found,) = advice([few], Known(None, policy, {"train": people, "holdout": 900}))
         assert [re.sub(r".*[(](.*)[)]", r"\1", action["what"]) for action in found["todo"]] == told

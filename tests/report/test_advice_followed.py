@@ -308,7 +308,7 @@ def test_another_holdout_is_unseen() -> None:
 def test_a_small_holdout_gets_more_people() -> None:
     given: dict[str, Any] = {"rows": 2000, "policy": {"name": "large", "limits": [DENSE]}}
     before = pipeline(split={"train": 0.7, "holdout": 0.2, "reference": 0.1}, **given)
-    what, more = remedies(before, "small holdout", "Assign more people to the holdout", "Use more people than these: ")
+    what, more = remedies(before, "small holdout", "Assign more people to the holdout", "Evaluate more people than now: ")
     check_followed(before, pipeline(**settings_in(what), **given), what)
     split = {"train": 0.7, "holdout": 0.2, "reference": 0.1}
     check_followed(before, pipeline(split=split, **{**given, "rows": 4000}), more)
@@ -327,7 +327,7 @@ def test_a_small_table_passes_the_limits_for_small_tables() -> None:
         return brought(*tables, metrics=["copies"], policy=policy)
 
     before = evaluated("default", 1000)
-    what, more = remedies(before, "small holdout", "Use the limits for small tables", "Use more people than these: ")
+    what, more = remedies(before, "small holdout", "Use the limits for small tables", "Evaluate more people than now: ")
     assert settings_in(what) == {"policy": "small"}
     check_followed(before, evaluated("small", 1000), what)
     check_followed(before, evaluated("default", 4000), more)
