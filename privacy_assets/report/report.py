@@ -266,7 +266,13 @@ class Report:
         limits = {outcome.limit.key: limit_entry(outcome) for outcome in self.policy_verdict.outcomes}
         reason = headline(self.policy_verdict, self.results, self.policy, self.remembered)
         advised = self.advice
-        details = ("changes", "generator", "embedder", "fingerprints", "versions")
+        details = {
+            "changes by the threshold rule": self.changes,
+            "generator": self.generator,
+            "embedder": self.embedder,
+            "fingerprints": self.fingerprints,
+            "versions": self.versions,
+        }
         return Page(
             title=clean(self.title),
             verdict=self.verdict,
@@ -299,8 +305,8 @@ class Report:
                 ("engine", self.engine_version),
             ],
             details=[
-                (name, [pair for pair in pairs(getattr(self, name)) if not pair[0].startswith("filter.before.")])
-                for name in details
+                (name, [pair for pair in pairs(values) if not pair[0].startswith("filter.before.")])
+                for name, values in details.items()
             ],
         )
 
