@@ -131,6 +131,8 @@ def _part_of(policy: Policy) -> str:
     """Return how much of its shipped policy a part evaluates."""
     whole = load_policy(policy.part_of or "")
     n_limits = len({limit.key for limit in policy.limits} & {limit.key for limit in whole.limits})
+    if n_limits == 0:
+        return f"None of the {len(whole.limits)} limits of the policy “{policy.part_of}” was evaluated"
     if n_limits == len(whole.limits):
         return f"Policy “{policy.part_of}” was evaluated without an embedder"
     return f"These are {n_limits} of {len(whole.limits)} limits of the policy “{policy.part_of}”"
