@@ -247,6 +247,7 @@ ADVICE: dict[str, Advice] = {  # by cause
                 "it tolerates larger leaks",
                 lambda known: known.policy == "default" and known.upper_share < _SMALL_SHARE,
             ),
+            Action("Evaluate more people than now, which helps less: {people}", "more data"),
         ),
     ),
     "different holdout": Advice(

@@ -329,7 +329,7 @@ def test_a_small_table_passes_the_limits_for_small_tables() -> None:
         return brought(*tables, metrics=["copies"], policy=policy)
 
     before = evaluated("default", 1000)
-    what, more = remedies(before, "small holdout", "Use the limits for small tables", "Evaluate more people than now: ")
+    _, what, more = remedies(before, "narrow table", "Add columns", "Use the policy `small`", "Evaluate more people")
     assert settings_in(what) == {"policy": "small"}
     check_followed(before, evaluated("small", 1000), what)
     check_followed(before, evaluated("default", 4000), more)
