@@ -90,6 +90,13 @@ class PersonColumns:
         """True if only the user can know which of them identifies people."""
         return bool(self.unique) and bool(self.shared)
 
+    @property
+    def candidates(self) -> Sequence[str]:
+        """Columns of which one is the subject: the most likely one, or all if this is doubtful."""
+        if self.is_doubtful:
+            return [self.unique[0], *self.shared]
+        return [*self.unique, *self.shared][:1]
+
 
 def add_inspect(commands: Commands) -> None:
     """Add the command to the command line."""
@@ -191,19 +198,40 @@ def _yaml(source: str, form: CsvFormat, columns: Sequence[Inspected], people: Pe
     yield f"name: {_table_name(source)}"
     yield "data:"
     yield f"  source: {yaml_text(source)}"
-    subject = [*people.unique, *people.shared][:1]
+    yield from _subject_lines(people)
+    yield from _kind_lines([column for column in columns if column.text_form.doubt])
+    markers = {column.name: list(column.text_form.strays) for column in columns if column.text_form.strays}
+    if markers:
+        yield f"  missing: {yaml_text(markers)}"
+    dropped = [column.name for column in columns if column.reason and column.name not in people.candidates]
+    if dropped:
+        yield f"  drop: {yaml_text(dropped)}"
+    is_plain = form.sep in ("", ",") and form.encoding in ("", "utf-8-sig", "utf-16")
+    if not is_plain:
+        encoding = form.encoding.replace("utf-8-sig", "utf-8")
+        yield f"  read: {yaml_text({'sep': form.sep, 'encoding': encoding})}"
+
+
+def _subject_lines(people: PersonColumns) -> Iterator[str]:
+    from privacy_assets.tables.schema import yaml_text
+
     if people.is_doubtful:
-        unique, shared = people.unique[0], people.shared[0]
+        unique = people.unique[0]
+        shared = people.shared[0]
         yield f"  # {unique} has one row each, {shared} is shared by several rows. Keep the one that identifies people:"
         yield f"  subject: {yaml_text(f'{unique}?')}"
         for name in people.shared:
             yield f"  # subject: {yaml_text(f'{name}?')}"
-    elif subject:
-        yield f"  subject: {yaml_text(subject[0])}"
+    elif people.candidates:
+        yield f"  subject: {yaml_text(people.candidates[0])}"
     else:
         yield "  # no column identifies people, so each row must be another person"
         yield "  subject: {each_row: true}"
-    doubtful = [column for column in columns if column.text_form.doubt]
+
+
+def _kind_lines(doubtful: Sequence[Inspected]) -> Iterator[str]:
+    from privacy_assets.tables.schema import yaml_text
+
     if doubtful:
         yield "  kinds:"
     for column in doubtful:
@@ -211,17 +239,6 @@ def _yaml(source: str, form: CsvFormat, columns: Sequence[Inspected], people: Pe
         kind = column.text_form.choices[0]
         text = kind if isinstance(kind, str) else yaml_text(kind)
         yield f"    {yaml_text(column.name)}: {yaml_text(f'{text}?')}"
-    markers = {column.name: list(column.text_form.strays) for column in columns if column.text_form.strays}
-    if markers:
-        yield f"  missing: {yaml_text(markers)}"
-    people_columns = {*subject, *people.shared} if people.is_doubtful else set(subject)
-    dropped = [column.name for column in columns if column.reason and column.name not in people_columns]
-    if dropped:
-        yield f"  drop: {yaml_text(dropped)}"
-    is_plain = form.sep in ("", ",") and form.encoding in ("", "utf-8-sig", "utf-16")
-    if not is_plain:
-        encoding = form.encoding.replace("utf-8-sig", "utf-8")
-        yield f"  read: {yaml_text({'sep': form.sep, 'encoding': encoding})}"
 
 
 def _table_name(source: str) -> str:
