@@ -149,9 +149,9 @@ def test_drop_generated_and_domain(tmp_path: Path, command: Command, monkeypatch
     assert (
         "column 'region', row 3: it has categories that no real table has, in 1 of 200" in told and "east" not in told
     )
-    command(*asked, "--drop=claim", "--allowed-values=region=north,east", "--json=found.json")
+    command(*asked, "--drop=claim", "--allowed-values=region=north,east", "--json=found.json", status=3)
     assert json.loads(Path("found.json").read_text())["tables"]["synthetic"]["columns"] == 2
-    command(*asked, "--new-values=claim=numbered again", "--allowed-values=region=east")
+    command(*asked, "--new-values=claim=numbered again", "--allowed-values=region=east", status=3)
     frames["synthetic"].assign(claim=frames["train"]["claim"]).to_csv("synthetic.csv", index=False)
     command(*asked, "--new-values=claim=numbered again", "--allowed-values=region=east", status=1)
 
@@ -182,7 +182,7 @@ def test_several_columns_to_drop_and_one_whose_name_holds_a_comma(visits: list[s
     together = ['--drop=patient, "note, long"', "--kind=age=numeric", "--json=found.json"]
     apart = ["--drop=patient", '--drop="note, long"', "--kind=age=numeric", "--json=other.json"]
     for more in (together, apart):
-        command(*visits, *more, status=0)
+        command(*visits, *more, status=3)
     found, other = (json.loads(Path(name).read_text())["tables"] for name in ("found.json", "other.json"))
     assert found == other and found["train"]["columns"] == 2
     refused = command(*visits, status=2).err
@@ -194,7 +194,7 @@ def test_the_subject_of_a_synthetic_table_is_refused_or_dropped_and_told(visits:
     asked = [*visits, "--subject=patient", "--json=found.json", "--html=page.html"]
     refused = command(*asked, '--drop="note, long"', status=2).err
     assert "the synthetic table contains the subject column" in refused and "--drop patient)" in refused
-    said = " ".join(command(*asked, '--drop="note, long",patient', status=0).out.split())
+    said = " ".join(command(*asked, '--drop="note, long",patient', status=3).out.split())
     told = "contains 'note, long', 'patient', dropped and not evaluated: the verdict does not cover them."
     assert told in said and "Each row counts as one person" not in said
     data = json.loads(Path("found.json").read_text())
@@ -207,12 +207,12 @@ def test_the_subject_of_a_synthetic_table_is_refused_or_dropped_and_told(visits:
 def test_without_a_subject_it_says_that_a_row_is_a_person_and_what_looks_like_an_id(
     visits: list[str], command: Command
 ) -> None:
-    said = " ".join(command(*visits, '--drop="note, long",patient', status=0).out.split())
+    said = " ".join(command(*visits, '--drop="note, long",patient', status=3).out.split())
     assert "Each row counts as one person." in said and "'patient' looks like one." in said and "P1" not in said
-    loud = command(*[word for word in visits if word != "--quiet"], '--drop="note, long",patient', status=0).err
+    loud = command(*[word for word in visits if word != "--quiet"], '--drop="note, long",patient', status=3).err
     assert "'patient' looks like one" in loud
     for role in ROLES:
         frame = pd.read_csv(f"{role}.csv")
         frame.assign(patient=[f"{role}{row}" for row in range(300)]).to_csv(f"{role}.csv", index=False)
-    said = command(*visits, '--drop="note, long",patient', status=0).out
+    said = command(*visits, '--drop="note, long",patient', status=3).out
     assert "Each row counts as one person." in said and "looks like one" not in said
