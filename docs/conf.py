@@ -51,10 +51,15 @@ html_theme_options = {
 }
 
 
-def contents(readme: str) -> str:
-    """Return a hidden toctree for each line of the list under "Documentation" of the README."""
-    parts = re.findall(r"^- ([\w-]+): (.*?)(?=^- |^$)", readme.partition("\n## Documentation\n")[2], re.M | re.S)
-    return "".join(toctree(re.findall(r"\]\(([^)#]+\.md)", text), f":caption: {name}") for name, text in parts)
+def contents() -> str:
+    """Return a hidden toctree for each line of the list in docs/README.md, with paths from the root document."""
+    page = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    listed = toctree(["docs/README.md"])
+    for name, text in re.findall(r"^- ([\w-]+): (.*?)(?=^- |\Z)", page, re.M | re.S):
+        links = re.findall(r"\]\(([^)#]+\.md)", text)
+        pages = [os.path.relpath(ROOT / "docs" / link, ROOT) for link in links]
+        listed += toctree(pages, f":caption: {name}")
+    return listed
 
 
 def toctree(pages: list[str], *options: str) -> str:
@@ -79,7 +84,7 @@ def add_generated_parts(app: Sphinx, page: str, source: list[str]) -> None:
     """Add the tables of contents and the help of the commands, which GitHub would not show as such."""
     folder = Path(page).parent
     if page == root_doc:
-        source[0] += contents(source[0])
+        source[0] += contents()
     elif page == "docs/commands":
         source[0] += commands()
     elif page in ("docs/adr/README", "benchmarks/results/README"):

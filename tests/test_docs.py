@@ -7,6 +7,7 @@ The names and calls in it: ``tests/test_docs_names.py``.
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import runpy
@@ -14,6 +15,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from contextlib import redirect_stdout
 from dataclasses import MISSING
 from math import isnan
 from pathlib import Path
@@ -74,10 +76,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder with small tables under the names that the README uses."""
     rng = np.random.default_rng(0)
     (tmp_path / "data").mkdir()
-    for name in ("train", "holdout", "synthetic"):
+    for first, name in enumerate(("train", "holdout", "synthetic")):
         frame = pd.DataFrame(rng.normal(size=(150, 3)), columns=["a", "b", "c"])
         frame["visits"] = rng.poisson(3, len(frame))
         frame.to_parquet(tmp_path / f"{name}.parquet")
+        if name != "synthetic":
+            frame["person"] = np.arange(150) + 150 * first
+        frame.to_csv(tmp_path / f"{name}.csv", index=False)
     for name, subject in (("data/patients", "patient_id"), ("people", "person")):
         frame.assign(**{subject: np.arange(len(frame)) // 2}).to_parquet(tmp_path / f"{name}.parquet")
     (tmp_path / "people.yaml").write_text("{name: people, source: people.parquet, subject: person}")
@@ -95,29 +100,11 @@ def test_the_make_targets_of_the_readme_exist() -> None:
     assert {"demo", "test"} <= named <= targets
 
 
-def test_the_commands_without_make_name_what_is_there(capsys: pytest.CaptureFixture[str]) -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    scripts = {f".venv/bin/{name}" for name in (*project["scripts"], "pip", "python")}
-    plain = [words for words in commands(README) if words[0] not in ("make", "privacy-assets")]
-    assert plain[0] == ["python3", "-m", "venv", ".venv"]
-    assert {words[0] for words in plain[1:]} <= scripts
-    for words in plain:
-        if "-c" in words:
-            assert (ROOT / words[words.index("-c") + 1]).is_file()
-            extras = re.findall(r"\[(.*)\]", words[-1])[0].split(",")
-            assert set(extras) <= set(project["optional-dependencies"])
-        if words[0].endswith("privacy-assets"):
-            with pytest.raises(SystemExit) as caught:
-                main([*words[1:], "--help"])
-            assert caught.value.code == 0
-    assert "--leak" in capsys.readouterr().out
-
-
 def test_every_extra_that_is_named_is_there() -> None:
     extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
     texts = [README, *(ROOT / "docs").rglob("*.md"), *(ROOT / "privacy_assets").rglob("*.py")]
     named = {name for file in texts for name in re.findall(r"privacy-assets\[([a-z0-9,]+)\]", file.read_text())}
-    assert {"torch", "dagster", "ui"} <= {one for name in named for one in name.split(",")} <= extras
+    assert {"dagster", "ui"} <= {one for name in named for one in name.split(",")} <= extras
 
 
 SMALL_AUDIT = ["--max-targets=2", "--shadows=8", "--tests=4", "--size=40"]
@@ -128,7 +115,7 @@ SMALL_STUDY = ["--no-embedder", "--metrics=dcr", "--fractions=0,1", "--noise=0"]
 @pytest.mark.parametrize(
     ("page", "ended", "written", "words"),
     [  # by command: its exit status, and arguments that make it quick; 150 rows are not assessable
-        ("README.md",
+        ("docs/commands.md",
          {"evaluate": (3, ["--device=cpu"]), "inspect": (0, []), "power": (3, SMALL_PLAN), "run": (3, [])},
          ["report.json", "report.html"], "not assessable"),
         ("docs/audit.md", {"audit": (0, SMALL_AUDIT)}, ["audit.json", "checkpoint"], "AUC over records"),
@@ -220,10 +207,16 @@ def test_the_benchmarks_of_the_pages_exist_with_their_options(
 
 def test_the_python_of_the_readme_runs(folder: Path) -> None:
     names: dict[str, object] = {}
-    codes = [code for code in blocks(README, "python") if "airflow" not in code]  # see tests/airflow/test_airflow.py
+    codes = blocks(README, "python")
     assert sum("build_privacy_assets(" in code for code in codes) == 1
-    for code in codes:
-        exec(compile(code, "README.md", "exec"), names)
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        for code in codes:
+            exec(compile(code, "README.md", "exec"), names)
+    (shown,) = blocks(README, "text")
+    questions = [line[:62] for line in shown.splitlines()[1:]]
+    assert [line[:62] for line in printed.getvalue().splitlines()[1:]] == questions
+    assert Path("report.html").stat().st_size
     dg.Definitions.validate_loadable(names["defs"])
     assert names["defs"].resolve_job_def("patients_pipeline")
     assert names["report"].verdict == "not_assessable"
@@ -244,6 +237,7 @@ def test_the_definitions_of_the_pages_can_be_built(page: str, count: int, folder
 # Where the blocks of a page are used, by language; a sentence is the reason why no test uses them.
 GUIDES = "tests/test_guides.py"
 BLOCKS = {
+    "docs/commands.md": {"sh": "tests/test_docs.py"},
     "README.md": {"sh": "tests/test_docs.py", "python": "tests/test_docs.py"},
     "CONTRIBUTING.md": {"sh": "continuous integration runs the same targets"},
     "docs/airflow.md": {
@@ -373,7 +367,7 @@ def test_the_default_limits_are_those_of_the_registry() -> None:
 
 
 def test_the_bypasses_of_the_page_are_those_with_a_test() -> None:
-    """Numbers 1 to 53, each on the page of the gate and in the name of a test; README and SECURITY name their count."""
+    """Numbers 1 to 53, each on the page of the gate and in the name of a test; the page and SECURITY count them."""
     tested: set[int] = set()
     for path in (ROOT / "tests").rglob("test_*.py"):
         for numbers in re.findall(r"def test_routes?_([\d_and]+?)_[a-z]", path.read_text(encoding="utf-8")):
@@ -382,7 +376,7 @@ def test_the_bypasses_of_the_page_are_those_with_a_test() -> None:
     listed = {int(number) for number in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
     listed |= {int(number) for number in re.findall(r"\((\d+)\)", page)}
     assert listed == tested == set(range(1, 54))
-    assert f"{len(tested)} ways" in read("README.md") and f"{len(tested)} routes" in read("SECURITY.md")
+    assert f"{len(tested)} ways" in read("docs/gate.md") and f"{len(tested)} routes" in read("SECURITY.md")
 
 
 def test_the_pages_count_the_limits_of_the_policy() -> None:
@@ -572,13 +566,18 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_readme_quotes_what_was_measured() -> None:
+def test_the_cost_of_a_first_evaluation_is_the_measured_one() -> None:
     page = (ROOT / "benchmarks" / "results" / "first_hour.md").read_text()
     rows = [[cell.strip() for cell in line.split("|")] for line in page.splitlines() if line.startswith("| ")]
     cpu = {name: seconds for _, name, seconds, *_ in rows}
     cold, warm, peer = (cpu[name] for name in ("`evaluate`, cold", "`evaluate`, warm", "anonymeter's four attacks"))
     quoted = f"{cold} CPU seconds the first time on a machine and {warm} afterwards; anonymeter's four attacks"
-    assert f"{quoted} alone take {peer}" in " ".join(README.read_text().split())
+    assert f"{quoted} alone take {peer}" in " ".join(read("docs/scale.md").split())
+
+
+def test_the_readme_is_short() -> None:
+    text = re.sub(r"^```.*?^```", "", README.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    assert len(text.split()) <= 450
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -14,7 +14,10 @@ import pytest
 ROOT = Path(__file__).parents[1]
 IMAGES = ROOT / "docs" / "images"
 # The pages that show each script's pictures.
-SCRIPTS = {"take.py": ROOT / "README.md", "take_airflow.py": ROOT / "docs" / "airflow.md"}
+SCRIPTS = {
+    "take.py": [ROOT / "README.md", ROOT / "docs" / "tutorial.md"],
+    "take_airflow.py": [ROOT / "docs" / "airflow.md"],
+}
 
 
 def taken(script: str) -> set[str]:
@@ -27,7 +30,8 @@ def taken(script: str) -> set[str]:
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_every_picture_of_a_page_is_taken_by_the_script(script: str) -> None:
-    shown = re.findall(r"images/(\w+)\.png", SCRIPTS[script].read_text(encoding="utf-8"))
+    texts = [page.read_text(encoding="utf-8") for page in SCRIPTS[script]]
+    shown = re.findall(r"images/(\w+)\.png", "".join(texts))
     assert set(shown) == taken(script)
 
 

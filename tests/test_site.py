@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -75,8 +76,9 @@ def test_the_site_has_every_page_and_no_broken_link(site: Path) -> None:
     written = {path.relative_to(ROOT) for path in (ROOT / "docs").rglob("*.md") if "integrations" not in path.parts}
     assert all((site / path).with_suffix(".html").exists() for path in written)
     start = pages[site / "index.html"]
-    listed = set(re.findall(r"\]\(([^)#]+\.md)", README.partition("## Documentation")[2]))
-    assert listed and {str(Path(page).with_suffix(".html")) for page in listed} <= start.links
+    listed = re.findall(r"\]\(([^)#]+\.md)", (ROOT / "docs" / "README.md").read_text(encoding="utf-8"))
+    paths = {os.path.relpath(ROOT / "docs" / page, ROOT) for page in listed}
+    assert len(paths) > 30 and {str(Path(path).with_suffix(".html")) for path in paths} <= start.links
 
 
 @pytest.mark.slow
@@ -96,9 +98,9 @@ def test_the_readme_of_the_distribution_has_no_relative_link() -> None:
     source = PROJECT["urls"]["Source"]
     readme = absolute_links(README, source)
     links = re.findall(r"\]\(([^)]+)\)", readme)
-    assert len(links) == len(re.findall(r"\]\(([^)]+)\)", README)) > 20
+    assert len(links) == len(re.findall(r"\]\(([^)]+)\)", README)) > 8
     ours = [link for link in links if link.startswith(source)]
-    assert all(re.match(r"https?://", link) for link in links) and len(ours) > 20
+    assert all(re.match(r"https?://", link) for link in links) and len(ours) > 8
     for link in ours:
         kind, path = re.fullmatch(rf"{source}/(raw|blob)/main/([^#]+)(?:#.*)?", link).groups()  # type: ignore[union-attr]
         assert (ROOT / path).is_file() and (kind == "raw") == path.endswith(".png")

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from privacy_assets.cli.options import NO, YES, Commands, say
+from privacy_assets.cli.options import NO, YES, Commands, say, terminal_columns
 from privacy_assets.report.text import aligned
 from privacy_assets.report.words import NOTHING, clean
 
@@ -157,7 +157,7 @@ def _table(columns: Sequence[Inspected]) -> list[str]:
         precision = NOTHING if column.schema.precision is None else str(column.schema.precision)
         kind = NOTHING if column.is_empty else _kind(column.schema, column.text_form)
         rows.append([clean(column.name, 40), kind, precision, str(column.n_missing), column.note])
-    return aligned(rows)
+    return aligned(rows, terminal_columns())
 
 
 def _people(people: PersonColumns) -> Iterator[str]:

@@ -23,11 +23,13 @@ from privacy_assets.cli.options import (
     READING,
     STATUSES,
     YES,
+    Command,
     Commands,
     check_out,
     declared_columns,
     kinds,
     leased,
+    report_text,
     say,
     settings,
     workers,
@@ -77,7 +79,11 @@ def _main(arguments: Sequence[str]) -> int:
     except ConfigError as error:
         sys.stderr.write(f"privacy-assets: {error}\n")
         return BAD_INPUT
-    options = _commands().parse(arguments)
+    commands = _commands()
+    if not arguments:
+        say(commands.help())
+        return YES
+    options = commands.parse(arguments)
     try:
         quiet = getattr(options, "quiet", True)
         with _standard_input(options), nullcontext(silent) if quiet else watched() as options.progress:
@@ -126,7 +132,7 @@ def _showable_output() -> Iterator[None]:
 
 
 def _commands() -> Commands:
-    parser = argparse.ArgumentParser(
+    parser = Command(
         prog="privacy-assets",
         description="Privacy gate for the publication of synthetic tables.",
         epilog=f"{_EXIT} For other commands, see COMMAND --help.",
@@ -203,6 +209,7 @@ def _add_evaluate(commands: Commands) -> None:
     command.common("--quiet")
     values = "print the private value, not only the position, in an error about a cell"
     command.option("--show-values", values, action="store_true")
+    command.verbose()
 
 
 def _add_demo(commands: Commands) -> None:
@@ -210,6 +217,7 @@ def _add_demo(commands: Commands) -> None:
     command = commands.parsers.add_parser("demo", help=what, epilog="Example: privacy-assets demo --leak")
     command.set_defaults(run=_demo)
     command.option("--leak", "use a generator that memorizes: publication is blocked", action="store_true")
+    command.verbose()
 
 
 _TABLES = ("train", "holdout", "synthetic", "reference", "earlier_releases", "data", "files")
@@ -280,7 +288,7 @@ def _evaluate(options: argparse.Namespace) -> int:
         )
     _write(report, options.json, options.html, options.row_scores)
     if options.json != "-":
-        say(report.to_text())
+        say(report_text(report, options))
     if report.is_part and report.verdict == "pass":
         return STATUSES["not_assessable"]
     return STATUSES[report.verdict]
@@ -348,7 +356,7 @@ def _row_scores(report: Report) -> pd.DataFrame:
 def _demo(options: argparse.Namespace) -> int:
     from privacy_assets.dagster.demo import run_demo
 
-    return run_demo(leak=options.leak, say=_line)
+    return run_demo(leak=options.leak, say=_line, shown=lambda report: report_text(report, options))
 
 
 def _policy(options: argparse.Namespace) -> int:

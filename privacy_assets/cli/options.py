@@ -7,15 +7,17 @@ import csv
 import json
 import os
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from privacy_assets.errors import ConfigError, FolderError, did_you_mean, near_name, safe_repr
 from privacy_assets.infra.objects import PRIVATE_VARIABLE, RELEASES_VARIABLE
+from privacy_assets.report.text import COLUMNS as TEXT_COLUMNS
 from privacy_assets.tables.names import as_named
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
     from privacy_assets.gate.deployment import DeploymentSettings
     from privacy_assets.policy import Status
+    from privacy_assets.report.report import Report
     from privacy_assets.tables.declared import Declared
     from privacy_assets.tables.table import Table
 
@@ -107,6 +110,15 @@ class Command(argparse.ArgumentParser):
         given = more if text is None else {**more, "help": text}
         self.add_argument(name, **{**_COMMON.get(name, {}), **given})
 
+    def verbose(self) -> None:
+        """Add the option -v."""
+        self.add_argument("-v", "--verbose", action="store_true", help="list limits that pass, too")
+
+    def error(self, message: str) -> NoReturn:
+        """End the process with a message, and exit status 2. The usage is left to --help."""
+        period = "" if message.endswith(("?", ".")) else "."
+        self.exit(2, f"{self.prog}: {message}{period} See {self.prog} --help.\n")
+
     def common(self, *names: str) -> None:
         """Add options without changes to their shared arguments."""
         for name in names:
@@ -135,23 +147,37 @@ class Commands:
         command.set_defaults(run=partial(_guarded, run))
         return command
 
+    def help(self) -> str:
+        """Return the help of the command line."""
+        return self._parser.format_help().rstrip("\n")
+
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
         """Parse arguments. An unknown command or option ends the process with a suggestion and exit status 2.
 
         Args:
             arguments: Arguments of the command line.
         """
-        known = self.parsers.choices
+        parsers = self.parsers.choices
         name = next((argument for argument in arguments if not argument.startswith("-")), None)
-        if name is not None and name not in known:
-            self._parser.error(f"unknown command {safe_repr(name)}.{did_you_mean(name, known)}")
-        options, unknown = self._parser.parse_known_args(arguments)
-        if unknown:
-            parser = known[name] if name else self._parser
-            options_of = set(_LONG_OPTION.findall(parser.format_help())) - {"--help"}
-            hint = near_name(unknown[0].partition("=")[0], sorted(options_of))
-            parser.error(f"unrecognized arguments: {' '.join(unknown)}{'.' * bool(hint)}{hint}")
-        return options
+        if name is None:
+            return self._parser.parse_args(arguments)
+        if name not in parsers:
+            self._parser.error(f"unknown command {safe_repr(name)}.{did_you_mean(name, parsers)}")
+        _check_long_options(parsers[name], arguments)
+        return self._parser.parse_args(arguments)
+
+
+def _check_long_options(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
+    """End the process with a suggestion if a long option is unknown, before argparse asks for missing options."""
+    valid_options = sorted(set(_LONG_OPTION.findall(parser.format_help())))
+    for argument in arguments:
+        if argument == "--":
+            return
+        option = argument.partition("=")[0]
+        # argparse accepts the start of an option.
+        is_valid = any(valid.startswith(option) for valid in valid_options)
+        if option.startswith("--") and not is_valid:
+            parser.error(f"unknown option {safe_repr(option)}.{near_name(option, valid_options)}")
 
 
 _LONG_OPTION = re.compile("--[a-z-]+")
@@ -184,6 +210,33 @@ def deployment_settings(options: argparse.Namespace, *, check: bool = False) -> 
 def say(*lines: str) -> None:
     """Print lines to standard output."""
     sys.stdout.write("\n".join(lines) + "\n")
+
+
+_COLORS = {"pass": 32, "fail": 31, "not_assessable": 33}  # green, red and yellow, as codes of terminals
+_WIDTHS = (60, 100)  # narrowest and widest line on a terminal
+
+
+def terminal_columns() -> int:
+    """Return the width of lines: that of the terminal within ``_WIDTHS``, or 80 if the output is not a terminal."""
+    if not sys.stdout.isatty():
+        return TEXT_COLUMNS
+    narrowest, widest = _WIDTHS
+    return min(max(shutil.get_terminal_size().columns, narrowest), widest)
+
+
+def report_text(report: Report, options: argparse.Namespace) -> str:
+    """Return a report for the console. On a terminal that allows colors, the verdict is colored.
+
+    Args:
+        report: Report.
+        options: Parsed options with ``verbose``, which lists limits that pass.
+    """
+    text = report.to_text(columns=terminal_columns(), every_limit=options.verbose)
+    has_colors = sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    if not has_colors:
+        return text
+    label = report.label.upper()
+    return f"\033[1;{_COLORS[report.verdict]}m{label}\033[0m{text.removeprefix(label)}"
 
 
 def _guarded(run: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:

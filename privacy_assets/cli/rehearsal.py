@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from privacy_assets.cli.options import NO, STATUSES, YES, say, settings, workers
+from privacy_assets.cli.options import NO, STATUSES, YES, say, settings, terminal_columns, workers
 from privacy_assets.errors import ConfigError, safe_repr
 
 if TYPE_CHECKING:
@@ -86,7 +86,8 @@ def _show(table: ResolvedTable, found: Sequence[Rehearsed]) -> None:
         " are usually larger, its intervals wider and its utility lower."
     )
     say(f"{table.name}: rehearsal with {table.generator_label}", *_wrapped(note), "")
-    say(*aligned([head, *(_line(one, utility) for one in found)]), "", *_wrapped(_MARGIN))
+    rows = [_line(one, utility) for one in found]
+    say(*aligned([head, *rows], terminal_columns()), "", *_wrapped(_MARGIN))
 
 
 def _line(one: Rehearsed, utility: Sequence[str]) -> list[str]:
@@ -103,4 +104,4 @@ def _line(one: Rehearsed, utility: Sequence[str]) -> list[str]:
 
 
 def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, 100)
+    return textwrap.wrap(text, terminal_columns())

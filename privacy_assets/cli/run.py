@@ -32,7 +32,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +45,7 @@ from privacy_assets.cli.options import (
     Commands,
     deployment_settings,
     repeatable,
+    report_text,
     say,
     workers,
     write_json,
@@ -52,7 +55,9 @@ from privacy_assets.errors import ConfigError, NotAssessable, PublicationRefused
 
 if TYPE_CHECKING:
     from privacy_assets.gate.releases import Release
-    from privacy_assets.pipeline.work import Attested
+    from privacy_assets.pipeline.work import Attested, TableRun
+
+DeviceFor = Callable[[bool], AbstractContextManager[str]]
 
 
 def add_run(commands: Commands) -> None:
@@ -66,7 +71,24 @@ def add_run(commands: Commands) -> None:
     command.option("--rehearse", rehearse, action="store_true")
     tried = "values of a setting of the generator to rehearse, as YAML; several settings: all combinations"
     command.add_argument("--try", dest="tried", **repeatable("SETTING=VALUE,..", tried))
-    command.common("--device", "--ray", "--quiet")
+    command.common("--device", "--ray")
+    command.option("--quiet", "show no progress, only the result")
+    command.verbose()
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """Result of the steps of a table.
+
+    Attributes:
+        attested: Result of the attestation. None: the run ended before it.
+        release: The release. None: the table was not published.
+        refusal: Reason why it was not published, or None.
+    """
+
+    attested: Attested | None
+    release: Release | None
+    refusal: PublicationRefused | None
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -74,7 +96,7 @@ def _run(options: argparse.Namespace) -> int:
     from privacy_assets.infra.devices import pick_device
     from privacy_assets.pipeline.resolve import ResolvedTable
     from privacy_assets.pipeline.spec import TableSpec
-    from privacy_assets.pipeline.steps import ATTEST, PUBLISH, run_table, tasks
+    from privacy_assets.pipeline.steps import tasks
     from privacy_assets.pipeline.work import TableRun
 
     check_options(options)
@@ -90,23 +112,43 @@ def _run(options: argparse.Namespace) -> int:
     if options.rehearse:
         return run_rehearsal(options, table, run.deployment, device_for)
     out = _folder(options.out or Path("reports") / table.name)
-    say(f"{table.name}: {table.generator_label or 'an existing synthetic table'}")
-    shown = dict[str, Any]()
-    refusal, outcome, refused = "", "none", NO
+    if not options.quiet:
+        say(f"{table.name}: {table.generator_label or 'an existing synthetic table'}")
+    return _show(_run_steps(run, device_for, options), out, options)
+
+
+def _run_steps(run: TableRun, device_for: DeviceFor, options: argparse.Namespace) -> RunResult:
+    from privacy_assets.pipeline.steps import ATTEST, PUBLISH, run_table
+
+    results = dict[str, Any]()
+    refusal = None
     try:
         with workers(options):
-            for task, result in run_table(run, device_for, _timed):
-                if task.step.verb in (ATTEST, PUBLISH):
-                    shown[task.step.verb] = result.shown
+            for task, result in run_table(run, device_for, _untimed if options.quiet else _timed):
+                results[task.step.verb] = result.shown
     except PublicationRefused as error:
-        refusal, outcome = with_advice(error), "none" if outcome_known(error) else "unknown"
-        refused = STATUSES["not_assessable"] if isinstance(error, NotAssessable) else NO
-    if ATTEST not in shown:
+        refusal = error
+    return RunResult(results.get(ATTEST), results.get(PUBLISH), refusal)
+
+
+def _show(result: RunResult, out: Path, options: argparse.Namespace) -> int:
+    """Print the result, write the report and the attestation, and return the exit status."""
+    refusal = "" if result.refusal is None else with_advice(result.refusal)
+    status = STATUSES["not_assessable"] if isinstance(result.refusal, NotAssessable) else NO
+    if result.attested is None:
         sys.stderr.write(f"privacy-assets: refused, the table was not published: {refusal}\n")
-        return refused
-    release = shown.get(PUBLISH)
-    _show(shown[ATTEST], release, f"{outcome}: {_reason(shown[ATTEST], refusal)}", out)
-    return refused if release is None else YES
+        return status
+    _write_files(result.attested, out)
+    if not options.quiet:
+        say("")
+    say(report_text(result.attested.report, options), "")
+    say(f"report       {out / 'report.html'}", f"attestation  {out / 'attestation.json'}")
+    if result.release is not None:
+        say(f"release      {result.release.table}")
+        return YES
+    is_known = result.refusal is None or outcome_known(result.refusal)
+    say(f"release      {'none' if is_known else 'unknown'}: {_reason(result.attested, refusal)}")
+    return status
 
 
 def _reason(attested: Attested, refusal: str) -> str:
@@ -134,17 +176,13 @@ def _folder(out: Path) -> Path:
         raise ConfigError(f"{out}: this folder cannot be created ({error.strerror}).") from None
 
 
-def _show(attested: Attested, release: Release | None, missing: str, out: Path) -> None:
+def _untimed(name: str) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+def _write_files(attested: Attested, out: Path) -> None:
     from privacy_assets.infra.files import put_atomic
 
     put_atomic(out / "report.html", attested.report.to_html().encode())
     put_atomic(out / "attestation.json", attested.sealed.data, mode=0o644)
     write_json(str(out / "report.json"), attested.report.to_json())
-    say(
-        "",
-        attested.report.to_text(),
-        "",
-        f"report       {out / 'report.html'}",
-        f"attestation  {out / 'attestation.json'}",
-    )
-    say(f"release      {missing if release is None else release.table}")

@@ -6,7 +6,7 @@ import os
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
@@ -16,6 +16,9 @@ from privacy_assets.errors import ConfigError
 from privacy_assets.gate.releases import ReleaseStore, default_trusted
 from privacy_assets.gate.statements import ReleaseTarget
 from privacy_assets.pipeline.spec import TableSpec
+
+if TYPE_CHECKING:
+    from privacy_assets.report.report import Report
 
 HONEST, LEAKY = "patients", "patients_leak"
 HOME = ".dagster_home"  # below the current folder, when DAGSTER_HOME is not set
@@ -48,12 +51,13 @@ def demo_spec(*, leak: bool = False) -> TableSpec:
     return TableSpec(name=HONEST, source="demo", subject="person")
 
 
-def run_demo(*, leak: bool, say: Say) -> int:
+def run_demo(*, leak: bool, say: Say, shown: Callable[[Report], str] = str) -> int:
     """Run the demo in the Dagster instance of DAGSTER_HOME, and report its progress and result.
 
     Args:
         leak: See :func:`demo_table`.
         say: Called with each line of output.
+        shown: Returns the text of the report.
 
     Returns:
         0 if the table was published, 3 if its verdict is "not_assessable", otherwise 1.
@@ -64,7 +68,7 @@ def run_demo(*, leak: bool, say: Say) -> int:
     job = definitions.resolve_job_def(f"{name}_pipeline")
     with _instance() as instance:
         title = f"{name}: {'a generator that memorizes' if leak else 'an honest generator'}"
-        return _summary(name, _executed(job, instance, title, say), instance, say)
+        return _summary(name, _executed(job, instance, title, say), instance, say, shown)
 
 
 def home_below(folder: Path) -> Path:
@@ -109,7 +113,13 @@ def _tell(entry: Any, say: Say) -> None:
         say(f"  {step:<24} refused")
 
 
-def _summary(name: str, outcome: dg.ExecuteInProcessResult, instance: dg.DagsterInstance, say: Say) -> int:
+def _summary(
+    name: str,
+    outcome: dg.ExecuteInProcessResult,
+    instance: dg.DagsterInstance,
+    say: Say,
+    shown: Callable[[Report], str],
+) -> int:
     home = Path(instance.root_directory)
     io = PrivacyIOManager()
     page = io.folder(dg.AssetKey([name, "privacy_report"]), home=home) / "report.html"
@@ -124,7 +134,7 @@ def _summary(name: str, outcome: dg.ExecuteInProcessResult, instance: dg.Dagster
 
     report = load_value(page.parent, dg.AssetKey([name, "privacy_report"]), None)
     say("")
-    say(report.to_text())
+    say(shown(report))
     say(f"\nreport       {page}")
     say(f"attestation  {io.folder(dg.AssetKey([name, 'attestation']), home=home) / 'attestation.json'}")
     if not outcome.success:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from privacy_assets.distances.embedder_settings import EmbedderSettings
-from privacy_assets.errors import ConfigError, did_you_mean, redact_foreign_errors, safe_repr
+from privacy_assets.errors import ConfigError, did_you_mean, near_name, redact_foreign_errors, safe_repr
 from privacy_assets.infra.objects import location
 from privacy_assets.infra.settings import read_yaml, settings_of
 from privacy_assets.metrics.registry import METRICS, build_metric, default_metrics, statistic_specs
@@ -50,6 +50,12 @@ def load_policy(source: PolicyLike) -> Policy:
         return default_policy()
     if source == "small":
         return small_policy()
+    if isinstance(source, str) and not Path(source).suffix and not Path(source).exists():
+        shipped = " and ".join(map(repr, SHIPPED))
+        raise ConfigError(
+            f"policy {safe_repr(source)}: it is neither shipped nor a file.{near_name(source, SHIPPED)} Fix: pass the"
+            f" path of a policy file, or one of the shipped policies, {shipped}."
+        )
     where = str(location(source)) if isinstance(source, str | Path) else "policy"
     data = read_yaml(source, "a policy file") if isinstance(source, str | Path) else source
     try:

@@ -6,6 +6,7 @@ Private text is cleaned here (:func:`.words.clean`). Only SVG of :mod:`privacy_a
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -201,6 +202,7 @@ def answer_entry(answer: Answer, results: Mapping[str, MetricResult], limits: Ma
     decided = answer.strongest.limit.metric if answer.strongest else None
     return {
         **{name: getattr(answer, name) for name in ("title", "word", "status", "main", "shown")},
+        "anchor": re.sub("[^a-z]+", "-", answer.title.lower()).strip("-"),
         "strongest": None if answer.strongest is None else limits[answer.strongest.limit.key],
         "statement": sentence(clean(answer.statement, 600)),
         "not_tested": [clean(name, 80) for name in answer.not_tested],

@@ -42,7 +42,7 @@ from privacy_assets.report.page import (
     useful,
     utility_text,
 )
-from privacy_assets.report.text import page_text
+from privacy_assets.report.text import COLUMNS, page_text
 from privacy_assets.report.words import LABELS, NOTHING, clean, interval, number
 from privacy_assets.stats.estimates import Estimate, MetricResult, to_jsonable
 from privacy_assets.version import ENGINE_VERSION
@@ -318,9 +318,14 @@ class Report:
         """Return the compact form for notebooks."""
         return notebook_html(self.page())
 
-    def to_text(self) -> str:
-        """Return the verdict and a table of limits for terminals."""
-        return page_text(self.page())
+    def to_text(self, *, columns: int = COLUMNS, every_limit: bool = True) -> str:
+        """Return the verdict, the answers and the limits for terminals.
+
+        Args:
+            columns: Width of the lines in characters. Names can be longer.
+            every_limit: If False, limits that pass are counted, and not listed.
+        """
+        return page_text(self.page(), columns=columns, every_limit=every_limit)
 
     def __str__(self) -> str:
         return self.to_text()

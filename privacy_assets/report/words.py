@@ -11,6 +11,7 @@ from privacy_assets.stats.estimates import Estimate, decimal
 
 LABELS = {"pass": "pass", "fail": "fail", "not_assessable": "not assessable"}
 NOTHING = "–"
+NOT_MEASURED = "not measured"
 LONGEST = 120
 _HIDDEN = {"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"}  # control, bidi and zero-width, unassigned, private, surrogates
 _PLACED = {"Mn", "Me"}  # combining marks: a few are part of a letter, many hide the neighboring text
@@ -53,7 +54,7 @@ def number(value: Any) -> str:
 def interval(estimate: Estimate | None) -> str:
     """Return ``value [low, high]`` of a statistic, the value alone if it is exact, or "not measured"."""
     if estimate is None or math.isnan(estimate.value):
-        return "not measured"
+        return NOT_MEASURED
     if estimate.low == estimate.value == estimate.high:
         return number(estimate.value)
     return f"{number(estimate.value)} [{number(estimate.low)}, {number(estimate.high)}]"
@@ -68,7 +69,7 @@ def judged_text(outcome: LimitOutcome) -> str:
     """Return the number compared with the limit; for two-sided statistics, its distance from a null other than 0."""
     estimate, text = outcome.estimate, number(outcome.measured)
     if estimate is None or text == NOTHING:
-        return "not measured"
+        return NOT_MEASURED
     return f"{text} from {number(estimate.null)}" if estimate.direction == "two_sided" and estimate.null else text
 
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pandas.api.types import is_bool_dtype, is_datetime64_any_dtype, is_float_dtype
 
-from privacy_assets.errors import InputError
+from privacy_assets.errors import InputError, safe_repr
 from privacy_assets.tables.column import Column, of_one_vocabulary, ranked, stacked, vocabulary
 from privacy_assets.tables.conversion import column_of
 from privacy_assets.tables.declared import NOTHING, Declared
@@ -209,14 +209,19 @@ _SHARED_TEXT = "codes that only a few rows share"
 _NOTE_TEXT = "free text"
 _DATE_TEXT = "dates that were read as text: their kind is datetime"
 _NUMBER_TEXT = "numbers that were read as text: their kind is numeric"
+# "member_id", "memberId", "ID" and "memberid", but not "paid" or "covid".
+_ID_NAME = re.compile(
+    r"(?:^|[^A-Za-z])(?i:id)$|[a-z](?:ID|Id)$"
+    r"|(?i:user|person|patient|customer|client|member|employee|subject|household|account|device|case)(?i:id)$"
+)
 _KEY_TEXT = "integers that look like a key, not a measurement"
 
 
 def may_tell_people_apart(frame: Any, drop: Sequence[str]) -> list[str]:
     """Return columns that look like a subject identifier with several rows per subject.
 
-    Most of their rows share the value with another row. In addition, the name ends in "id", or each value occurs in
-    few rows, and the column is in ``drop`` or has codes in all rows.
+    Most of their rows share the value with another row. In addition, the name ends like that of an identifier, or each
+    value occurs in few rows, and the column is in ``drop`` or has codes in all rows.
 
     Args:
         frame: Real table without subject column.
@@ -227,7 +232,7 @@ def may_tell_people_apart(frame: Any, drop: Sequence[str]) -> list[str]:
     """
     found, codes_only = [], []
     for name in frame.columns:
-        called = name.lower().endswith("id")
+        is_named_id = _ID_NAME.search(name) is not None
         values = frame[name]
         if is_datetime64_any_dtype(values) or is_float_dtype(values) and (values % 1 > 0).any():
             continue
@@ -238,7 +243,7 @@ def may_tell_people_apart(frame: Any, drop: Sequence[str]) -> list[str]:
         whole, codes = bool((codes >= 0).all()), codes[codes >= 0]
         rows = np.bincount(codes)
         repeated = len(rows) >= _SOME and rows[rows > 1].sum() > _ALONE * len(codes)
-        if repeated and (called or (name in drop and _rarely_shared(codes, rows))):
+        if repeated and (is_named_id or (name in drop and _rarely_shared(codes, rows))):
             found.append(name)
         elif repeated and whole and _rarely_shared(codes, rows) and _are_codes(pd.Series(different), rows):
             codes_only.append(name)
@@ -317,8 +322,24 @@ def with_roles(
             reasons[column.name] = reason
         columns.append(replace(column, role=natural_role(column, parts)))
     if reasons:
-        raise _refused(reasons, where, people is None, declared.drop)
+        if people is not None:
+            raise _refused(reasons, where, declared.drop)
+        raise _refused(reasons, where, declared.drop, _likely_subject(reasons, tables))
     return TableSchema(tuple(columns))
+
+
+def _likely_subject(reasons: Mapping[str, str], tables: Sequence[Table]) -> str | None:
+    """Return the column of codes, among refused ones, that several rows of a person share. None: no such column."""
+    shared = []
+    for name, reason in reasons.items():
+        if reason not in (_SHARED_TEXT, _KEY_TEXT):
+            continue
+        (codes,), _ = ranked([stacked([table[name] for table in tables])])
+        n_rows = np.bincount(codes[codes >= 0])
+        if n_rows[n_rows > 1].sum() > _ALONE * len(codes):
+            shared.append(name)
+    shared.sort(key=lambda name: _ID_NAME.search(name) is None)
+    return shared[0] if shared else None
 
 
 def check_identifiers(table: Table, drop: Sequence[str] = (), *, where: str) -> None:
@@ -341,7 +362,7 @@ def check_identifiers(table: Table, drop: Sequence[str] = (), *, where: str) -> 
             reasons[name] = certain_identifier([value for value in values if value not in column.allowed_values])
     reasons = {name: reason for name, reason in reasons.items() if reason}
     if reasons:
-        raise _refused(reasons, where, False, drop, "make the table with privacy-assets run, which replaces them; ")
+        raise _refused(reasons, where, drop, first_fix="make the table with privacy-assets run, which replaces them; ")
 
 
 _UNKNOWN = "it has categories that no real table has"
@@ -551,18 +572,43 @@ def _covered(column: ColumnSchema, real: Sequence[Column]) -> bool:
 
 
 def _refused(
-    reasons: Mapping[str, str], where: str, no_subject: bool, drop: Sequence[str], first_fix: str = ""
+    reasons: Mapping[str, str], where: str, drop: Sequence[str], subject: str | None = None, first_fix: str = ""
 ) -> InputError:
+    """Return the error for columns whose values belong to single people.
+
+    Args:
+        reasons: Reason by column.
+        where: Name of the tables.
+        drop: Columns that are dropped already.
+        subject: Column that probably identifies people, among those of ``reasons``, if none is declared.
+        first_fix: First way out, with a semicolon.
+    """
     named = ", ".join(f"{name!r} ({reason})" for name, reason in reasons.items())
-    first = "name the column that identifies subjects, if any, as the subject, and " if no_subject else ""
-    names = [*drop, *(name for name in reasons if name not in drop)]
-    listed = yaml_text({"drop": names})
+    dropped = [*drop, *(name for name in reasons if name not in drop)]
+    leave_out = "leave it out" if len(reasons) == 1 else "leave them out"
+    what = f"{leave_out} ({_both_forms(None, dropped)})"
+    if subject is not None:
+        rest = [name for name in dropped if name != subject]
+        also = " and leave the rest out" if rest else ""
+        declared = f"declare it{also} ({_both_forms(subject, rest)})"
+        what = f"if {safe_repr(subject)} identifies people, {declared}; otherwise {what}"
     fix = (
-        f"{first_fix}{first}leave {'the others' if no_subject else 'them'} out (data: {listed}; on the"
-        f" command line --drop {option_text(names)}); or, if numbers are measurements or strings are dates,"
-        f" declare their kind (kinds: {{column: integer}}); or, if the synthetic values are not derived from real ones,"
-        f" declare this with a reason, which is signed (new_values: {{column: why}}); declare public lists of values"
-        f" as allowed_values; shorten codes in pipelines (rare_values: {{column: {{prefix: [5, 3, 1]}}}})"
+        f"{first_fix}{what}. Numbers that are measurements and strings that are dates can be kept with kinds, public"
+        " lists with allowed_values, values that are not derived from real ones with new_values, and codes, shortened"
+        " in a pipeline, with rare_values: {column: {prefix: [5, 3, 1]}}"
     )
     count = "a column contains" if len(reasons) == 1 else f"{len(reasons)} columns contain"
     return InputError(f"{count} values of individual people that would be published: {named}", where=where, fix=fix)
+
+
+def _both_forms(subject: str | None, drop: Sequence[str]) -> str:
+    """Return the declaration of a subject and of columns to drop, as a setting and as options of the command line."""
+    settings: dict[str, Any] = {}
+    options = []
+    if subject is not None:
+        settings["subject"] = subject
+        options.append(f"--subject {option_text([subject])}")
+    if drop:
+        settings["drop"] = list(drop)
+        options.append(f"--drop {option_text(drop)}")
+    return f"data: {yaml_text(settings)}; on the command line {' '.join(options)}"

@@ -181,8 +181,9 @@ def check_not_published(columns: Iterable[str], subject: str | None, where: str)
     """
     if subject is not None and subject in columns:
         fix = (
-            f"remove the column from the file; or drop it here (data: {yaml_text({'drop': [subject]})}, on the command"
-            f" line --drop {option_text([subject])}), and publish the table without it"
+            f"remove the column from the file; or keep the subject, and drop the column here as well (data:"
+            f" {yaml_text({'subject': subject, 'drop': [subject]})}; on the command line --subject"
+            f" {option_text([subject])} --drop {option_text([subject])}), and publish the table without it"
         )
         problem = "the synthetic table contains the subject column, although its rows belong to no one"
         raise InputError(problem, where=where, column=subject, fix=fix)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
+import io
 import os
 import re
 import shlex
+import sys
 import tomllib
 from pathlib import Path
 
@@ -12,7 +15,7 @@ import pandas as pd
 import pytest
 
 from privacy_assets.cli.main import _commands
-from privacy_assets.cli.options import parts
+from privacy_assets.cli.options import parts, report_text, terminal_columns
 from privacy_assets.errors import ConfigError
 from privacy_assets.gate.releases import TRUSTED_VARIABLE
 from privacy_assets.infra.objects import PRIVATE_VARIABLE, RELEASES_VARIABLE
@@ -20,6 +23,7 @@ from privacy_assets.metrics.shadow_membership.audit import AuditConfig
 from privacy_assets.tables.schema import option_text
 from tests.cli.conftest import Command
 from tests.cli.people import SECRET
+from tests.report.report_examples import LIMITS, failing, passing
 
 ROLES = ["--train=train.parquet", "--holdout=holdout.parquet", "--synthetic=synthetic.parquet", "--no-embedder"]
 PEOPLE = ["--data=people.parquet", "--subject=person"]
@@ -49,6 +53,7 @@ OF_ONE_COMMAND = [
     ("evaluate", "--train=absent.csv", "absent.csv: no such file"),
     ("evaluate", "--metrics=dcrr", "Did you mean 'dcr'"),
     ("evaluate", "--policy=absent.yaml", "absent.yaml"),
+    ("evaluate", "--policy=smal", "policy 'smal': it is neither shipped nor a file. Did you mean 'small'?"),
     ("evaluate", "--json=/no/such/folder/x.json", "folder does not exist"),
     ("evaluate", "--device=tpu", "tpu"),
     ("evaluate", "--set=degree=2", "requires --generator"),
@@ -231,3 +236,47 @@ def test_the_option_that_a_message_shows_names_the_same_columns(names: list[str]
 def test_a_quote_that_is_left_open_does_not_go_on_in_the_next_option() -> None:
     with pytest.raises(ConfigError, match="a double quote is not closed"):
         parts("drop", ['"a', 'b"'])
+
+
+def test_a_misspelt_option_is_named_in_one_line_before_missing_ones(command: Command) -> None:
+    told = command("evaluate", "--trian", "a.csv", status=2).err
+    assert told.count("\n") == 1 and "unknown option '--trian'. Did you mean '--train'?" in told
+    told = command("evaluate", "--train=a.csv", status=2).err
+    assert told.count("\n") == 1 and "required: --holdout, --synthetic. See privacy-assets evaluate --help." in told
+    assert "unknown option '--hme'. Did you mean '--home'?" in command("run", "a.yaml", "--hme=b", status=2).err
+
+
+def test_without_arguments_the_help_is_printed(command: Command) -> None:
+    assert command().out.startswith("usage: privacy-assets")
+
+
+class Terminal(io.StringIO):
+    """Output that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("columns", "used"), [(40, 60), (72, 72), (300, 100)])
+def test_a_terminal_gets_its_width_and_a_colored_verdict(
+    columns: int, used: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert terminal_columns() == used
+    quiet = argparse.Namespace(verbose=False)
+    for made, color in ((passing(), "32"), (failing(), "31")):
+        label = made.label.upper()
+        assert report_text(made, quiet).startswith(f"\033[1;{color}m{label}\033[0m  patients\n")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert report_text(passing(), quiet).startswith("PASS  patients\n")
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    assert terminal_columns() == 80
+
+
+def test_the_console_lists_limits_that_pass_on_request() -> None:
+    short = report_text(passing(), argparse.Namespace(verbose=False))
+    assert "6 limits hold (-v lists them)." in short and LIMITS[0].statistic not in short
+    assert LIMITS[0].statistic in report_text(passing(), argparse.Namespace(verbose=True))

@@ -41,7 +41,7 @@ def written(place: Path, **changes: Any) -> Path:
 
 def ours(place: Path, table: Path) -> int:
     """Exit status of the command, in a separate deployment."""
-    return main(["run", str(table), "--releases", str(place / "alone/releases"), "--device=cpu", "--quiet"])
+    return main(["run", str(table), "--releases", str(place / "alone/releases"), "--device=cpu"])
 
 
 def theirs(place: Path, table: Path) -> dg.ExecuteInProcessResult:

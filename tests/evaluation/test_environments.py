@@ -85,7 +85,7 @@ def test_a_console_shows_other_characters_for_those_that_it_lacks(
     shown = {name: io.TextIOWrapper(io.BytesIO(), encoding) for name in ("stdout", "stderr")}
     for name, stream in shown.items():
         monkeypatch.setattr(sys, name, stream)
-    assert main(["evaluate", *given, "--no-embedder", "--metrics=dcr", "--quiet"]) == 3
+    assert main(["evaluate", *given, "--no-embedder", "--metrics=dcr", "--quiet", "-v"]) == 3
     assert main(["evaluate", *given, "--no-embedder", "--metrics=dcr", "--drop=größ"]) == 2
     monkeypatch.undo()
     assert {stream.errors for stream in shown.values()} == {"strict"}

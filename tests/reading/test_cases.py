@@ -25,6 +25,7 @@ from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.files import CsvFormat
 from privacy_assets.tables.personal_data import personal_note
 from privacy_assets.tables.reading import read_table
+from privacy_assets.tables.roles import may_tell_people_apart
 from privacy_assets.tables.table import Table
 
 METRICS = ["dcr", "copies"]
@@ -490,6 +491,32 @@ def test_a_table_on_standard_input(form: str, tmp_path: Path, monkeypatch: Any, 
     assert json.loads((tmp_path / "report.json").read_text())["verdict"] == "fail"
     assert main([*asked, "--synthetic", "-", "--reference", "-"]) == 2
     assert "one table only" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "is_id"),
+    [("member_id", True), ("memberId", True), ("MemberID", True), ("ID", True), ("patientid", True), ("p.id", True),
+     ("paid", False), ("covid", False), ("Solid", False), ("bid", False)],
+)  # fmt: skip
+def test_a_name_that_ends_in_id_is_not_always_that_of_a_person(name: str, is_id: bool) -> None:
+    frame = pd.DataFrame({name: np.repeat(np.arange(40), 5), "age": np.arange(200) % 50})
+    assert (name in may_tell_people_apart(frame, ())) == is_id
+
+
+def test_the_first_refusal_names_the_likely_person_and_what_to_drop() -> None:
+    def claims(start: int) -> pd.DataFrame:
+        n = 900
+        return pd.DataFrame({
+            "claim_id": [f"CL-{start + i:06d}" for i in range(n)],
+            "member_id": [f"M{(start + i) // 3:05d}" for i in range(n)],
+            "age": np.arange(n) % 60, "plan": np.resize(["gold", "silver"], n),
+        })  # fmt: skip
+
+    with pytest.raises(InputError) as raised:
+        evaluate(claims(0), claims(3000), claims(6000), metrics=["dcr"], embedder=False)
+    told = str(raised.value)
+    assert "if 'member_id' identifies people, declare it and leave the rest out (data: {subject: member_id" in told
+    assert "--subject member_id --drop claim_id)" in told and len(told) < 1000
 
 
 @pytest.mark.parametrize("shared", ["doctor_id", "manager_id"])

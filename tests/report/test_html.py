@@ -22,10 +22,20 @@ def test_html_is_well_formed_and_can_neither_run_nor_load_anything(make, form):
     page = ParsedPage(text)
     assert page.open == []
     for tag, attrs in page.tags:
-        assert tag not in {"script", "iframe", "object", "embed", "link", "img", "base", "form", "image", "use", "a"}
-        assert not [name for name in attrs if name.startswith("on") or name in {"src", "href", "srcset", "action"}]
+        assert tag not in {"script", "iframe", "object", "embed", "link", "img", "base", "form", "image", "use"}
+        loaded = {"src", "srcset", "action"} if tag == "a" else {"src", "href", "srcset", "action"}
+        assert not [name for name in attrs if name.startswith("on") or name in loaded]
+        assert tag != "a" or attrs["href"].startswith("#")
         assert not [value for value in attrs.values() if "://" in (value or "") and not value.endswith("/2000/svg")]
     assert "url(" not in text and "@import" not in text
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_each_question_of_the_first_page_links_to_its_section(make):
+    page = ParsedPage(make().to_html())
+    links = [attrs["href"] for tag, attrs in page.tags if tag == "a"]
+    sections = [f"#{attrs['id']}" for tag, attrs in page.tags if tag == "section" and "id" in attrs]
+    assert len(links) >= 6 and set(links) <= set(sections) and len(set(sections)) == len(sections)
 
 
 @pytest.mark.parametrize("make", ALL)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from privacy_assets.policy import Limit
-from privacy_assets.report.text import verdict_lines, width
+from privacy_assets.report.text import aligned, verdict_lines, width
 from privacy_assets.report.words import clean, interval
 from tests.report.report_examples import (
     ALL,
@@ -19,16 +19,45 @@ from tests.report.report_examples import (
 )
 
 
-def test_text_is_aligned_and_says_the_verdict_first():
-    lines = failing().to_text().splitlines()
-    assert lines[0] == "FAIL  patients"
-    start = next(i for i, line in enumerate(lines) if line.startswith("statistic"))
-    header, rows = lines[start], lines[start + 2 : start + 2 + len(LIMITS) + 1]
-    for word in ("compared value", "limit  ", "verdict", "value [low, high]", "reason"):
-        column = header.index(word)
-        assert all(row[column - 1] == " " and row[column] != " " for row in rows), word
-    assert "1 [0.97, 1.03]" in lines[start + 4]
+def limits_of(text: str) -> list[str]:
+    """The lines of the section on limits."""
+    lines = text.splitlines()
+    start = lines.index("Limits") + 1
+    return lines[start : lines.index("", start)]
+
+
+def test_the_verdict_comes_first_and_each_limit_has_its_name_verdict_and_numbers():
+    assert failing().to_text().splitlines()[0] == "FAIL  patients"
+    names = [line for line in limits_of(failing().to_text()) if not line.startswith(" ")]
+    assert len(names) == len(LIMITS) + 1 and all(len(line) == 80 for line in names)
+    assert "measured 1 [0.97, 1.03]" in failing().to_text(columns=200)
     assert passing().to_text().startswith("PASS  patients\nAll 6 limits hold")
+
+
+def test_a_console_counts_limits_that_pass_and_lists_the_others():
+    assert limits_of(passing().to_text(every_limit=False)) == ["6 limits hold (-v lists them)."]
+    made = failing()
+    broken = [outcome.limit.key for outcome in made.policy_verdict.outcomes if outcome.status != "pass"]
+    short = limits_of(made.to_text(every_limit=False))
+    assert len([line for line in short if not line.startswith(" ")]) == len(broken) + 1
+
+
+@pytest.mark.parametrize("make", ALL)
+@pytest.mark.parametrize("columns", [80, 100])
+def test_lines_fit_the_terminal(make, columns: int):
+    """Only the title, or a single word such as a path, is longer."""
+    for line in make().to_text(columns=columns).splitlines()[1:]:
+        assert width(line) <= columns or len(line.split()) <= 2, line
+
+
+def test_the_last_column_of_a_table_is_wrapped_or_below_the_others():
+    rows = [("name", "kind", "note"), ("a" * 20, "text", "many words " * 9), ("b", "text", "")]
+    wrapped = aligned(rows, 60)
+    assert wrapped[2].startswith("a" * 20 + "  text  many words") and wrapped[3].startswith(" " * 28 + "many")
+    below = aligned(rows, 40)
+    assert below[0] == "name                  kind" and below[3].startswith("    many words")
+    assert all(width(line) <= 60 for line in wrapped) and all(width(line) <= 40 for line in below)
+    assert aligned(rows)[2].endswith("words")
 
 
 def test_what_to_do_stands_once_for_all_limits_with_the_same_advice():
@@ -40,8 +69,8 @@ def test_what_to_do_stands_once_for_all_limits_with_the_same_advice():
 
 def test_wide_names_keep_the_columns():
     limits = (Limit("測定値.図", at_most=0.1), Limit("e\u0301tude.x", at_most=0.1), Limit("plain.y", at_most=0.1))
-    table = [line for line in report(limits=limits).to_text().splitlines() if "was not computed" in line]
-    assert len({width(line[: line.index("not measured")]) for line in table[:3]}) == 1
+    names = [line for line in limits_of(report(limits=limits).to_text()) if not line.startswith(" ")]
+    assert {width(line) for line in names} == {80}
 
 
 @pytest.mark.parametrize("make", ALL)
