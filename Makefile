@@ -37,7 +37,7 @@ setup-dev: .venv/.dev home ## Add the packages for tests and lint
 .PHONY: home
 home:
 	@mkdir -p "$(DAGSTER_HOME)"
-	@cmp -s dagster.yaml "$(DAGSTER_HOME)/dagster.yaml" || cp dagster.yaml "$(DAGSTER_HOME)/dagster.yaml"
+	@cmp -s dagster.local.yaml "$(DAGSTER_HOME)/dagster.yaml" || cp dagster.local.yaml "$(DAGSTER_HOME)/dagster.yaml"
 
 # A stamp for each extra: .venv/.ui, .venv/.dev, .venv/.docs.
 .venv/.%: pyproject.toml $(CONSTRAINTS)
