@@ -37,7 +37,7 @@ setup-dev: .venv/.dev home ## Add the packages for tests and lint
 .PHONY: home
 home:
 	@mkdir -p "$(DAGSTER_HOME)"
-	@cmp -s dagster.yaml "$(DAGSTER_HOME)/dagster.yaml" || cp dagster.yaml "$(DAGSTER_HOME)/dagster.yaml"
+	@cmp -s dagster.local.yaml "$(DAGSTER_HOME)/dagster.yaml" || cp dagster.local.yaml "$(DAGSTER_HOME)/dagster.yaml"
 
 # A stamp for each extra: .venv/.ui, .venv/.dev, .venv/.docs.
 .venv/.%: pyproject.toml $(CONSTRAINTS)
@@ -57,16 +57,20 @@ endif
 .PHONY: demo
 demo: setup ## Run the patients table from source to published
 	$(BIN)/privacy-assets demo
+	@echo "To see it in Dagster: make ui"
 
 .PHONY: demo-leak
 demo-leak: setup ## Run it with a memorizing generator: publication is blocked, exit status is not 0
 	$(BIN)/privacy-assets demo --leak
 
+# The runs of the demo have no code location, so Dagster's first page does not show them. The log level hides the address
+# of that page.
 .PHONY: ui
-ui: setup ## Open Dagster on http://localhost:3000 (PORT=...), with the demo run in it
+ui: setup ## Open Dagster on http://localhost:3000/asset-groups (PORT=...), with the demo run in it
 	@$(BIN)/python -c 'import dagster; raise SystemExit(not dagster.DagsterInstance.get().get_runs_count())' \
 	|| $(BIN)/privacy-assets demo
-	$(BIN)/dg dev --port $(PORT)
+	@echo "Open http://localhost:$(PORT)/asset-groups after about 30 seconds, when Dagster has started"
+	$(BIN)/dg dev --port $(PORT) --log-level warning
 
 # Airflow stores all files in .airflow_home, sends no data, loads no examples, and its UI listens on the loopback only.
 # The demo prints the messages of the gate only; a table, not a traceback, shows the reason of a refusal.

@@ -177,7 +177,7 @@ def of(checkout: Path, compiled: Path) -> dict[str, str]:
 def home(folder: Path) -> str:
     """Create a DAGSTER_HOME as `make demo` does."""
     folder.mkdir()
-    (folder / "dagster.yaml").write_text((ROOT / "dagster.yaml").read_text())
+    (folder / "dagster.yaml").write_text((ROOT / "dagster.local.yaml").read_text())
     return str(folder)
 
 

@@ -256,7 +256,7 @@ BLOCKS = {
         "bash": "it installs packages that are incompatible with these",
     },
     "docs/install.md": {"sh": "it installs packages"},
-    "docs/integrations/dagster.md": {"python": "tests/test_site.py"},
+    "docs/integrations/dagster.md": {"sh": "tests/routes/test_routes_tags.py", "python": "tests/test_site.py"},
     "docs/kubernetes.md": {"sh": "no cluster is available", "python": "tests/deployment/test_kubernetes.py"},
     "docs/own_synthetic.md": dict.fromkeys(("sh", "python"), GUIDES),
     "docs/papers.md": {"sh": "tests/test_docs.py"},

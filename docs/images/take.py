@@ -39,7 +39,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         home = Path(scratch) / "dagster_home"
         home.mkdir()
-        shutil.copy(ROOT / "dagster.yaml", home)
+        shutil.copy(ROOT / "dagster.local.yaml", home / "dagster.yaml")
         environment = {**os.environ, "DAGSTER_HOME": str(home)}
         for options, expected in (([], 0), (["--leak"], 1)):
             command = [sys.executable, "-m", "privacy_assets", "demo", *options]

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from privacy_assets.dagster.definitions import build_privacy_assets
 from privacy_assets.dagster.demo import home_below
 from privacy_assets.infra.settings import load_yaml
-from privacy_assets.pipeline.spec import Data, TableSpec
+from privacy_assets.pipeline.spec import Data, Evaluation, GeneratorGroup, Group, Run, Split, TableSpec
 
 Partitions = Annotated[
     dg.PartitionsDefinition | None,
@@ -55,6 +55,18 @@ def _described(name: str) -> str:
     return found.description or ""
 
 
+def _group_field(group: type[Group]) -> Any:
+    """Return a field whose JSON schema has the settings of ``group``, so that ``dg check yaml`` rejects others.
+
+    The schema has no types, because a value may be a template. Values are validated when the pipeline is built.
+    """
+    properties = {}
+    for name, setting in group.model_fields.items():
+        properties[name] = {"description": setting.description or ""}
+    schema: dict[str, Any] = {"properties": properties, "additionalProperties": False}
+    return Field(None, json_schema_extra=schema)
+
+
 Settings = dict[str, Any] | None
 Tags = Annotated[
     dict[str, Any] | None,
@@ -77,11 +89,26 @@ def privacy_resources() -> dg.Definitions:
     )
 '''
 
+COMMON_SETTINGS = """\
+  # A relative source is relative to the folder of this file.
+  # Common settings (https://privacy-assets.github.io/privacy-assets/docs/settings.html lists all):
+  # data:
+  #   drop: [claim_id]  # columns to leave out, such as identifiers
+  #   kinds: {zip_code: categorical}  # instead of inferred kinds
+  #   missing: {age: [-1]}  # values that mean a missing value
+  # split: {train: 0.6, holdout: 0.4}  # shares of people
+  # generator: synthpop
+  # policy: small  # for 800 to 1,500 people
+  # run: {seed: 1}
+  # schedule: "0 6 * * *"  # runs if the source has changed"""
+
 
 class PrivacyGateParams(BaseModel):
     """Parameters of ``dg scaffold defs privacy_assets.PrivacyGate``."""
 
-    source: str = Field("demo", description='"demo", or a path of Parquet or CSV files.')
+    source: str = Field(
+        "demo", description='"demo", or a path of Parquet or CSV files, relative to the folder of the component.'
+    )
     subject: str | None = Field(None, description="Column that identifies subjects.")
 
 
@@ -105,7 +132,14 @@ class PrivacyGateScaffolder(dg.Scaffolder[PrivacyGateParams]):
         params = request.params or PrivacyGateParams(source="demo", subject=None)
         subject = params.subject or ("person" if params.source == "demo" else None)
         attributes: dict[str, Any] = {"name": request.target_path.name.replace("-", "_"), "source": params.source}
-        dg.scaffold_component(request, {**attributes, **({"subject": subject} if subject else {})})
+        if subject:
+            attributes["subject"] = subject
+        dg.scaffold_component(request, attributes)
+        if request.scaffold_format == "yaml":
+            file = request.target_path
+            if not request.append:
+                file /= "defs.yaml"
+            _append(file, COMMON_SETTINGS)
         resources = request.target_path.parent / "privacy_resources.py"
         if not resources.exists():
             resources.write_text(RESOURCES, encoding="utf-8")
@@ -144,7 +178,8 @@ class PrivacyGate(dg.Component, dg.Model, dg.Resolvable):
 
     Attributes:
         name: Name of the table: at most 128 letters, digits and underscores, starting with a letter.
-        source: Private table: "demo", or a path of Parquet or CSV files.
+        source: Private table: "demo", or a path of Parquet or CSV files. A relative path is relative to the
+            component's folder.
         subject: Column that identifies people, or ``{each_row: true}`` if each row is a different person. A run needs
             one of the two.
         data: Settings of :class:`.Data`: columns, or the files of an external synthetic table.
@@ -169,12 +204,14 @@ class PrivacyGate(dg.Component, dg.Model, dg.Resolvable):
     name: str = Field(description=_described("name"))
     source: str | None = Field(None, description=_described("source"))
     subject: Annotated[str | Settings, _written(str | Settings, _described("subject"))] = None
-    data: Annotated[Settings, _written(Settings, _described("data"))] = None
-    split: Annotated[Settings, _written(Settings, _described("split"))] = None
-    generator: Annotated[str | Settings, _written(str | Settings, _described("generator"))] = None
-    evaluation: Annotated[Settings, _written(Settings, _described("evaluation"))] = None
+    data: Annotated[Settings, _written(Settings, _described("data"))] = _group_field(Data)
+    split: Annotated[Settings, _written(Settings, _described("split"))] = _group_field(Split)
+    generator: Annotated[str | Settings, _written(str | Settings, _described("generator"))] = _group_field(
+        GeneratorGroup
+    )
+    evaluation: Annotated[Settings, _written(Settings, _described("evaluation"))] = _group_field(Evaluation)
     policy: Annotated[str | Settings, _written(str | Settings, _described("policy"))] = None
-    run: Annotated[Settings, _written(Settings, _described("run"))] = None
+    run: Annotated[Settings, _written(Settings, _described("run"))] = _group_field(Run)
     assets: dict[str, str] | None = Field(
         None, description="Your own assets that contain rows, by role: {source: group/name}."
     )

@@ -46,7 +46,7 @@ def run_in(world: World, instance: dg.DagsterInstance) -> dict[str, set[str]]:
     return {where: values for where, values in found.items() if where not in CONSOLE}
 
 
-SHIPPED = [(ROOT / name).read_text() for name in ("dagster.yaml", "dagster.production.yaml")] + [INSTANCE]
+SHIPPED = [(ROOT / name).read_text() for name in ("dagster.local.yaml", "dagster.production.yaml")] + [INSTANCE]
 
 
 def test_the_instances_of_repository_production_and_demo_keep_no_logs() -> None:

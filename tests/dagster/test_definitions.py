@@ -16,13 +16,14 @@ import pytest
 import yaml
 from dagster.components.core.component_tree import ComponentTreeException
 from dagster.components.testing import create_defs_folder_sandbox
+from jsonschema import Draft202012Validator
 from standins import LENIENT, table_of
 
 from privacy_assets import PrivacyGate, build_privacy_assets, build_privacy_checks, resources
 from privacy_assets.errors import ConfigError
 from privacy_assets.metrics.policies import default_policy, load_policy
 from privacy_assets.metrics.registry import default_metrics
-from privacy_assets.pipeline.spec import TableSpec
+from privacy_assets.pipeline.spec import GROUPS, Group, TableSpec
 
 REGIONS = dg.StaticPartitionsDefinition(["north", "south"])
 
@@ -351,6 +352,16 @@ def test_the_component_takes_the_spec_and_what_the_factory_takes_beside_it() -> 
         PrivacyGate.resolve_from_yaml("name: people\nsorce: demo\n")
     factory = [name for name in inspect.signature(build_privacy_assets).parameters if name != "table"]
     assert set(PrivacyGate.model_fields) == {*TableSpec.model_fields, *factory}
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.part)
+def test_the_schema_of_the_component_has_the_settings_of_each_group(group: type[Group]) -> None:
+    """`dg check yaml` validates the schema only. A value may be a template."""
+    check = Draft202012Validator(PrivacyGate.model().model_json_schema())
+    valid = dict.fromkeys(group.model_fields, "{{ env.VALUE }}")
+    assert not list(check.iter_errors({"name": "people", group.part: valid}))
+    (error,) = check.iter_errors({"name": "people", group.part: {**valid, "dorp": ["claim_id"]}})
+    assert list(error.absolute_path) == [group.part] and "'dorp' was unexpected" in error.message
 
 
 TWICE = """

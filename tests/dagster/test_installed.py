@@ -88,11 +88,16 @@ def test_the_component_works_from_the_wheel_in_a_fresh_project(site: Path, tmp_p
     assert "successfully" in call(dg_command, "check", "defs", cwd=tmp_path, **environment)
     listed = call(dg_command, "list", "defs", "--json", cwd=tmp_path, **environment)
     assert "patients/published" in listed
-    (folder / "defs.yaml").write_text((folder / "defs.yaml").read_text() + "\n  sorce: demo\n")
-    broken = subprocess.run(
-        [dg_command, "check", "yaml"], cwd=tmp_path, env={**os.environ, **environment}, capture_output=True, text=True
-    )
-    assert broken.returncode != 0 and "sorce" in broken.stdout + broken.stderr
+    scaffold = (folder / "defs.yaml").read_text()
+    n_lines = len(scaffold.splitlines())
+    for setting, wrong in (("sorce: demo", "attributes.sorce"), ("data: {dorp: [claim_id]}", "attributes.data.dorp")):
+        (folder / "defs.yaml").write_text(f"{scaffold}  {setting}\n")
+        broken = subprocess.run(
+            [dg_command, "check", "yaml"], cwd=tmp_path, env={**os.environ, **environment}, capture_output=True,
+            text=True,
+        )  # fmt: skip
+        output = broken.stdout + broken.stderr
+        assert broken.returncode != 0 and f"defs.yaml:{n_lines + 1} - " in output and wrong in output
 
 
 LOCATION = """

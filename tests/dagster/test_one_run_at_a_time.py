@@ -65,7 +65,7 @@ def test_a_run_and_its_re_executions_are_one_run(tmp_path: Path, instance: dg.Da
         assert run_of(context, resolve_dagster_table(TableSpec(name="people", source="demo"))).run_id == run_id
 
 
-@pytest.mark.parametrize("name", ["dagster.yaml", "dagster.production.yaml", "deployment/kubernetes/values.yaml"])
+@pytest.mark.parametrize("name", ["dagster.local.yaml", "dagster.production.yaml", "deployment/kubernetes/values.yaml"])
 def test_queued_runs_of_a_table_and_of_a_backfill_wait(name: str) -> None:
     data = yaml.safe_load((ROOT / name).read_text())
     limits = data.get("additionalInstanceConfig", data)["concurrency"]["runs"]["tag_concurrency_limits"]

@@ -25,7 +25,7 @@ run_coordinator:
   config:
     max_concurrent_runs: 2
     dequeue_interval_seconds: 1
-    tag_concurrency_limits:  # as in dagster.yaml
+    tag_concurrency_limits:  # as in dagster.local.yaml
       - {key: privacy_assets/table, value: {applyLimitPerUniqueValue: true}, limit: 1}
       - {key: dagster/backfill, value: {applyLimitPerUniqueValue: true}, limit: 1}
 """

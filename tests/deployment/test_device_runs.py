@@ -66,7 +66,7 @@ class Queue:
 
 
 def shipped(name: str) -> dict[str, Any]:
-    """A ``dagster.yaml`` of this repository, on SQLite."""
+    """An instance file of this repository, on SQLite."""
     config = yaml.safe_load((ROOT / name).read_text())
     config.pop("storage", None)
     return config
@@ -90,7 +90,7 @@ def queue(root: Path, config: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["dagster.yaml", "dagster.production.yaml"])
+@pytest.mark.parametrize("name", ["dagster.local.yaml", "dagster.production.yaml"])
 def test_two_tables_on_a_cpu_overlap(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each holds its device until the other does. If they ran one after the other, neither would end."""
     with queue(tmp_path, shipped(name), monkeypatch) as served:

@@ -57,6 +57,19 @@ def test_a_target_installs_what_it_needs_and_no_more(target: str, extra: str) ->
     assert re.findall(r"-e '\.\[(\w+)\]'", dry_run(target)) == [extra]
 
 
+def test_the_ui_opens_on_a_page_that_shows_the_demo() -> None:
+    """Dagster's first page shows only runs that have a code location, which those of the demo have not."""
+    shown = dry_run("ui", "PORT=3177")
+    assert "Open http://localhost:3177/asset-groups" in shown
+    assert "dg dev --port 3177 --log-level warning" in shown  # the address of the first page is not logged
+
+
+def test_dagster_does_not_warn_of_a_second_instance_file() -> None:
+    """`dg dev` warns of a dagster.yaml in its folder, which looks like a mistake of the user."""
+    assert not (ROOT / "dagster.yaml").exists()
+    assert "cp dagster.local.yaml" in dry_run("home")
+
+
 @pytest.mark.parametrize(
     ("given", "chosen"), [([], "auto"), (["UV_TORCH_BACKEND=cpu"], "cpu"), (["UV_TORCH_BACKEND="], None)]
 )

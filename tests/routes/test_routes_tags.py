@@ -1,6 +1,7 @@
 """Routes over run tags, the spelling of partitions and the Dagster instance (see test_routes)."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import dagster as dg
 import pandas as pd
 import pytest
+import yaml
 from dotenv import dotenv_values
 from routes import (
     REGIONS,
@@ -24,10 +26,11 @@ from routes import (
 from standins import QUICK, failures, independent, people, table_of
 from stock import KEY, quota_table
 
-from privacy_assets import GpuResource, PrivacyIOManager, ReleaseResource, read_published
-from privacy_assets.dagster.component import PrivacyGateScaffolder
+from privacy_assets import GpuResource, PrivacyGate, PrivacyIOManager, ReleaseResource, read_published
+from privacy_assets.dagster.component import PrivacyGateParams, PrivacyGateScaffolder
 from privacy_assets.errors import ConfigError
 from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.pipeline.spec import TableSpec
 
 ROOT = Path(__file__).parents[2]
 DAY = "2024-01-01"
@@ -266,13 +269,34 @@ def test_route_32_a_dagster_command_without_a_home_and_with_that_of_the_scaffold
     assert len(read_published(tmp_path / ".dagster_home" / "releases", "people"))
 
 
-def scaffold(project: Path) -> None:
+def scaffold(project: Path, params: PrivacyGateParams | None = None) -> None:
     """``dg scaffold defs privacy_assets.PrivacyGate patients``."""
     folder = project / "defs" / "patients"
     folder.mkdir(parents=True, exist_ok=True)
     PrivacyGateScaffolder().scaffold(
-        dg.ScaffoldRequest("privacy_assets.PrivacyGate", folder, "yaml", project, params=None)
+        dg.ScaffoldRequest("privacy_assets.PrivacyGate", folder, "yaml", project, params=params)
     )
+
+
+def test_the_scaffold_creates_what_its_page_shows_and_comments_with_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DAGSTER_HOME", "/srv/dagster")
+    page = (ROOT / "docs" / "integrations" / "dagster.md").read_text()
+    command, shown = re.findall(r"```(?:sh|yaml)\n(.*?)```", page, re.DOTALL)
+    options = dict(re.findall(r"--(\w+) (\S+)", command))
+    scaffold(tmp_path, PrivacyGateParams(**options))
+    folder = tmp_path / "defs" / "patients"
+    text = (folder / "defs.yaml").read_text()
+    assert yaml.safe_load(text) == yaml.safe_load(shown)
+    written = yaml.safe_load(text)["attributes"]
+    attributes = yaml.safe_load(re.sub(r"^  # (?=  |\w+:)", "  ", text, flags=re.MULTILINE))["attributes"]
+    assert {*written, "data", "split", "generator", "policy", "run", "schedule"} == set(attributes)
+    PrivacyGate.resolve_from_yaml(yaml.safe_dump(attributes))
+    attributes.pop("schedule")
+    spec = TableSpec.of(attributes, folder)
+    assert spec.data.drop == ("claim_id",) and spec.data.kinds == {"zip_code": "categorical"}
+    assert "relative to the folder of this file" in text and spec.data.source == str(folder / "patients.csv")
 
 
 @pytest.mark.parametrize("line", ["WEBHOOK=x", "export DAGSTER_HOME = /srv/dagster", None])
