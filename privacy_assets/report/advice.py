@@ -316,6 +316,21 @@ def _with_narrow(known: Known, outcomes: Sequence[LimitOutcome]) -> Known:
     )
 
 
+def narrow_advice(outcomes: Iterable[LimitOutcome]) -> str:
+    """State what is not decided because the table has few columns, and the remedy, or return ""."""
+    broken = [outcome for outcome in outcomes if not outcome.passed]
+    undecided = [outcome for outcome in broken if cause_of(outcome) == "narrow table"]
+    if undecided:
+        (advised,) = advice(undecided)
+        return f"{advised['means']} {advised['todo'][0]['what']}."
+    blind = [outcome for outcome in broken if outcome.blind]
+    if not blind:
+        return ""
+    notes = [outcome.estimate.note for outcome in blind if outcome.estimate]
+    narrow = [sentence(note) for note in notes if NARROW in note]
+    return " ".join([*narrow[:1], what_to_do(blind[0])])
+
+
 def ledger_notes(outcomes: Iterable[LimitOutcome], known: Known = NOTHING_KNOWN) -> list[str]:
     """State how much of each limit on all released tables together is used, with advice from half of it on.
 
