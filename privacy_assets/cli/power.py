@@ -5,9 +5,9 @@ are they assigned at random to train, holdout and reference. The synthetic table
 harmless. The policy evaluates it, without an embedder, in several draws. The output states whether each limit would be
 decided, with the requirements for a decision, and the smallest leaks that this split would detect.
 
-The answer depends on the columns. If a table has few, many rows are in the table by chance, and more people hardly help;
-with --rows, the output states this and advises more columns. Without --rows, the answer holds for tables of six columns
-or more.
+The answer depends on the columns. If a table has few, many rows are in the table by chance, and more people hardly
+help. With --rows, the output states this and advises more columns. Without --rows, the answer holds for tables of six
+columns or more.
 
 exit status:
   0  the harmless release passes in every draw
