@@ -295,6 +295,26 @@ def test_every_block_is_used_by_a_test_or_has_a_reason() -> None:
     assert unused == []
 
 
+def test_pages_install_from_a_checkout_until_a_version_is_released() -> None:
+    unreleased = "No version has been released"
+    from_checkout, from_index, stated = set(), set(), set()
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        code = "\n".join(blocks(page, "sh") + blocks(page, "bash"))
+        if "'../privacy-assets[" in code:
+            from_checkout.add(page.name)
+        if re.search(r"pip install .*(?<![\w./-])privacy-assets\b", code):
+            from_index.add(page.name)
+        if unreleased in text and page.name != "CHANGELOG.md":
+            stated.add(page.name)
+        assert "virtual environment that has" not in text or "(install.md)" in text, page
+    if unreleased in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"):
+        assert from_index == set()
+        assert from_checkout == {"airflow.md", "install.md", "tutorial.md"} and from_checkout <= stated
+    else:
+        assert from_checkout == stated == set(), "a version can be installed from the index"
+
+
 def test_the_python_of_the_page_on_downstream_assets_loads() -> None:
     names: dict[str, object] = {}
     for code in blocks(ROOT / "docs" / "downstream.md", "python"):
