@@ -7,6 +7,7 @@ The names and calls in it: ``tests/test_docs_names.py``.
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import runpy
@@ -17,6 +18,7 @@ import tomllib
 from dataclasses import MISSING
 from math import isnan
 from pathlib import Path
+from typing import get_args
 
 import dagster as dg
 import numpy as np
@@ -30,6 +32,7 @@ from privacy_assets.distances.embedder_settings import EmbedderSettings
 from privacy_assets.generators import GENERATORS
 from privacy_assets.generators.filters import FILTERS
 from privacy_assets.infra.settings import settings_of
+from privacy_assets.metrics.base import Question
 from privacy_assets.metrics.policies import default_policy, load_policy
 from privacy_assets.metrics.registry import METRICS, build_metric, statistic_specs
 from privacy_assets.metrics.shadow_membership.attacks import ATTACKS
@@ -431,6 +434,36 @@ def test_the_page_says_what_the_policy_small_tolerates() -> None:
         assert f"{after} " in page and before in page
     limits = zip(load_policy("default").limits, load_policy("small").limits, strict=True)
     assert sum(one.value != other.value for one, other in limits) == 3
+
+
+def test_each_default_limit_finds_leaks_in_the_study_or_is_an_exception_of_the_page() -> None:
+    study = set(re.findall(r"^\| `([\w.]+)` \| \d+ \| \d+ \|", read("benchmarks/results/leaks.md"), re.MULTILINE))
+    exceptions = {
+        "value_disclosure.foreign_cells": "values of no real row",
+        "value_disclosure.generated_excess.significant": "generated identifiers",
+        "cumulative_disclosure.excess.significant": "earlier releases",
+        "cumulative_disclosure.share.significant": "earlier releases",
+    }
+    assert {limit.key for limit in default_policy().limits} - study == set(exceptions)
+    reasons = read("docs/policy.md").partition("## Choice of the default limits")[2].partition("\n## ")[0]
+    assert [reason for reason in exceptions.values() if reason not in " ".join(reasons.split())] == []
+
+
+def test_the_pages_count_the_questions_of_the_report() -> None:
+    assert len(get_args(Question)) == 6
+    assert "Page one has six questions" in read("docs/adr/0013-reports.md")
+    assert "Page one of the report answers six questions" in read("docs/statistics.md")
+
+
+def test_contributing_names_the_private_api_of_dagster() -> None:
+    used = set()
+    for path in (ROOT / "privacy_assets").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("dagster._"):
+                used |= {(path.name, name.name) for name in node.names}
+    assert {file for file, _ in used} == {"frozen_config.py"}
+    page = read("CONTRIBUTING.md")
+    assert [name for _, name in used if f"{name}`" not in page] == []
 
 
 def test_the_limits_of_the_papers_are_those_of_their_policy() -> None:

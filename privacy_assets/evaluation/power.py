@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +131,7 @@ class PowerAnalysis:
             ended = ", ".join(f"{LABELS[status]} {counts[status]}" for status in WORST_FIRST if counts[status])
             rows.append((name, limit_symbol(worst.limit), ended, "" if worst.passed else clean(worst.reason)))
         lines += ["", self.summary]
-        narrow = narrow_advice(outcome for draw in self.draws for outcome in draw.outcomes)
+        narrow = narrow_advice(chain.from_iterable(draw.outcomes for draw in self.draws))
         if narrow:
             lines.append(narrow)
         lines += ["", *aligned(rows)]

@@ -265,14 +265,18 @@ class Report:
             policy=policy, policy_verdict=policy_verdict, results=results, attempt=attempt, remembered=remembered, **own
         )
 
+    def _page_notes(self) -> list[str]:
+        """Return the notes on the tables, and those on all releases together if there are earlier ones."""
+        notes = [*self.notes]
+        if self.has_earlier_releases:
+            notes += ledger_notes(self.policy_verdict.outcomes, self.known)
+        return [clean(note, 600) for note in notes]
+
     def page(self) -> Page:
         """Return the content of every form as plain values."""
         limits = {outcome.limit.key: limit_entry(outcome) for outcome in self.policy_verdict.outcomes}
         reason = headline(self.policy_verdict, self.results, self.policy, self.remembered)
         advised = self.advice
-        notes = [*self.notes]
-        if self.has_earlier_releases:
-            notes += ledger_notes(self.policy_verdict.outcomes, self.known)
         details = {
             "changes by the threshold rule": self.changes,
             "generator": self.generator,
@@ -286,7 +290,7 @@ class Report:
             label=self.label,
             headline=reason,
             summary=" ".join([reason, *(one["means"] for one in advised[:1])]),
-            notes=[clean(note, 600) for note in notes],
+            notes=self._page_notes(),
             facts=[
                 *size_facts(self.tables, self.generator),
                 *signing_facts(self.policy, self.signed, self.attempt),
