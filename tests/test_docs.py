@@ -7,6 +7,7 @@ The names and calls in it: ``tests/test_docs_names.py``.
 
 from __future__ import annotations
 
+import ast
 import io
 import os
 import re
@@ -19,6 +20,7 @@ from contextlib import redirect_stdout
 from dataclasses import MISSING
 from math import isnan
 from pathlib import Path
+from typing import get_args
 
 import dagster as dg
 import numpy as np
@@ -32,6 +34,7 @@ from privacy_assets.distances.embedder_settings import EmbedderSettings
 from privacy_assets.generators import GENERATORS
 from privacy_assets.generators.filters import FILTERS
 from privacy_assets.infra.settings import settings_of
+from privacy_assets.metrics.base import Question
 from privacy_assets.metrics.policies import default_policy, load_policy
 from privacy_assets.metrics.registry import METRICS, build_metric, statistic_specs
 from privacy_assets.metrics.shadow_membership.attacks import ATTACKS
@@ -289,6 +292,26 @@ def test_every_block_is_used_by_a_test_or_has_a_reason() -> None:
     assert unused == []
 
 
+def test_pages_install_from_a_checkout_until_a_version_is_released() -> None:
+    unreleased = "No version has been released"
+    from_checkout, from_index, stated = set(), set(), set()
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        code = "\n".join(blocks(page, "sh") + blocks(page, "bash"))
+        if "'../privacy-assets[" in code:
+            from_checkout.add(page.name)
+        if re.search(r"pip install .*(?<![\w./-])privacy-assets\b", code):
+            from_index.add(page.name)
+        if unreleased in text and page.name != "CHANGELOG.md":
+            stated.add(page.name)
+        assert "virtual environment that has" not in text or "(install.md)" in text, page
+    if unreleased in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"):
+        assert from_index == set()
+        assert from_checkout == {"airflow.md", "install.md", "tutorial.md"} and from_checkout <= stated
+    else:
+        assert from_checkout == stated == set(), "a version can be installed from the index"
+
+
 def test_the_python_of_the_page_on_downstream_assets_loads() -> None:
     names: dict[str, object] = {}
     for code in blocks(ROOT / "docs" / "downstream.md", "python"):
@@ -405,6 +428,36 @@ def test_the_page_says_what_the_policy_small_tolerates() -> None:
         assert f"{after} " in page and before in page
     limits = zip(load_policy("default").limits, load_policy("small").limits, strict=True)
     assert sum(one.value != other.value for one, other in limits) == 3
+
+
+def test_each_default_limit_finds_leaks_in_the_study_or_is_an_exception_of_the_page() -> None:
+    study = set(re.findall(r"^\| `([\w.]+)` \| \d+ \| \d+ \|", read("benchmarks/results/leaks.md"), re.MULTILINE))
+    exceptions = {
+        "value_disclosure.foreign_cells": "values of no real row",
+        "value_disclosure.generated_excess.significant": "generated identifiers",
+        "cumulative_disclosure.excess.significant": "earlier releases",
+        "cumulative_disclosure.share.significant": "earlier releases",
+    }
+    assert {limit.key for limit in default_policy().limits} - study == set(exceptions)
+    reasons = read("docs/policy.md").partition("## Choice of the default limits")[2].partition("\n## ")[0]
+    assert [reason for reason in exceptions.values() if reason not in " ".join(reasons.split())] == []
+
+
+def test_the_pages_count_the_questions_of_the_report() -> None:
+    assert len(get_args(Question)) == 6
+    assert "Page one has six questions" in read("docs/adr/0013-reports.md")
+    assert "Page one of the report answers six questions" in read("docs/statistics.md")
+
+
+def test_contributing_names_the_private_api_of_dagster() -> None:
+    used = set()
+    for path in (ROOT / "privacy_assets").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("dagster._"):
+                used |= {(path.name, name.name) for name in node.names}
+    assert {file for file, _ in used} == {"frozen_config.py"}
+    page = read("CONTRIBUTING.md")
+    assert [name for _, name in used if f"{name}`" not in page] == []
 
 
 def test_the_limits_of_the_papers_are_those_of_their_policy() -> None:

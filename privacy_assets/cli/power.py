@@ -5,6 +5,10 @@ are they assigned at random to train, holdout and reference. The synthetic table
 harmless. The policy evaluates it, without an embedder, in several draws. The output states whether each limit would be
 decided, with the requirements for a decision, and the smallest leaks that this split would detect.
 
+The answer depends on the columns. If a table has few, many rows are in the table by chance, and more people hardly
+help. With --rows, the output states this and advises more columns. Without --rows, the answer holds for tables of six
+columns or more.
+
 exit status:
   0  the harmless release passes in every draw
   1  it breaks a limit by chance in a draw
@@ -44,7 +48,10 @@ def add_power(commands: Commands) -> None:
     )
     reference = "people in the reference, 0: none (default: two fifths of --train, as in the default split)"
     command.option("--reference", reference, dest="n_reference", metavar="K", type=int)
-    table = "table like the one to publish: a Parquet or CSV file, a folder or a glob (default: the demo table)"
+    table = (
+        "table like the one to publish: a Parquet or CSV file, a folder or a glob (default: the demo table, for tables"
+        " of six columns or more)"
+    )
     command.option("--rows", table, dest="data", metavar="FILE")
     command.option("--subject", "column that identifies people; default: each row is one person")
     command.common(*READING, "--drop")

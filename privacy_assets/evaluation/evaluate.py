@@ -214,6 +214,7 @@ def build_report(
         embedder=None if inputs.embedder is None else inputs.embedder.description,
         fingerprints={"synthetic": inputs.fingerprints["synthetic"]},
         notes=inputs.notes,
+        has_earlier_releases=inputs.earlier_releases is not None,
     )
 
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from privacy_assets.metrics.base import Metric
 from privacy_assets.metrics.policies import default_policy, load_policy
 from privacy_assets.metrics.registry import METRICS, default_metrics
 from privacy_assets.policy import SHIPPED, WORST_FIRST, LimitOutcome, Policy, Status
-from privacy_assets.report.advice import wants_input
+from privacy_assets.report.advice import narrow_advice, wants_input
 from privacy_assets.report.text import aligned
 from privacy_assets.report.words import LABELS, clean, limit_symbol, number
 from privacy_assets.stats.estimates import Estimate, to_jsonable
@@ -44,6 +45,10 @@ from privacy_assets.tables.splitting import DEFAULT_SHARES
 from privacy_assets.tables.table import Table
 
 _DEMO = "the demo table"
+_ABOUT_DEMO = (
+    "Figures for a table like the demo's, which has eight columns. They hold for tables of six columns or more; a table"
+    " of fewer columns may need more columns, however many people it has. Give --rows FILE for your own."
+)
 
 
 @dataclass(frozen=True)
@@ -117,7 +122,7 @@ class PowerAnalysis:
         sizes = ", ".join(f"{count:,} people in {role}" for role, count in self.people.items())
         lines = [f"{sizes}; policy “{clean(self.policy.title, 90)}”; people of {clean(self.table)}"]
         if self.table == _DEMO:
-            lines.append("Figures for a table like the demo's. Give --rows FILE for your own.")
+            lines.append(_ABOUT_DEMO)
         rows = [("statistic", "limit", "harmless release", "what is needed")]
         for counts, worst in self._limits():
             name = clean(worst.limit.statistic, 60) + (
@@ -125,7 +130,11 @@ class PowerAnalysis:
             )
             ended = ", ".join(f"{LABELS[status]} {counts[status]}" for status in WORST_FIRST if counts[status])
             rows.append((name, limit_symbol(worst.limit), ended, "" if worst.passed else clean(worst.reason)))
-        lines += ["", self.summary, "", *aligned(rows)]
+        lines += ["", self.summary]
+        narrow = narrow_advice(chain.from_iterable(draw.outcomes for draw in self.draws))
+        if narrow:
+            lines.append(narrow)
+        lines += ["", *aligned(rows)]
         if leaks := [
             (what, self._smallest(name)) for name, what in _leak_statistics() if name in self.draws[0].smallest_leaks
         ]:

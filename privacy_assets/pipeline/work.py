@@ -453,6 +453,7 @@ def attest(run: TableRun, name: str, values: Values) -> StepResult:
             *disclosing_note(gate, snapshot.target.table, policy.judge(results, stated.attempt)),
         ),
         changes=changes_of(values["train"].rules),
+        has_earlier_releases=any(result.inputs["ledger"] for result in results.values()),
         signed={"date": stated.made_at, "key": stated.keyid, "sha256": stated.sha256},
     )
     return StepResult({"attestation": sealed, "privacy_report": report}, Attested(stated, sealed, report))

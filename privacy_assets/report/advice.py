@@ -316,8 +316,23 @@ def _with_narrow(known: Known, outcomes: Sequence[LimitOutcome]) -> Known:
     )
 
 
+def narrow_advice(outcomes: Iterable[LimitOutcome]) -> str:
+    """State what is not decided because the table has few columns, and the remedy, or return ""."""
+    broken = [outcome for outcome in outcomes if not outcome.passed]
+    undecided = [outcome for outcome in broken if cause_of(outcome) == "narrow table"]
+    if undecided:
+        (advised,) = advice(undecided)
+        return f"{advised['means']} {advised['todo'][0]['what']}."
+    blind = [outcome for outcome in broken if outcome.blind]
+    if not blind:
+        return ""
+    notes = [outcome.estimate.note for outcome in blind if outcome.estimate]
+    narrow = [sentence(note) for note in notes if NARROW in note]
+    return " ".join([*narrow[:1], what_to_do(blind[0])])
+
+
 def ledger_notes(outcomes: Iterable[LimitOutcome], known: Known = NOTHING_KNOWN) -> list[str]:
-    """State how much of each limit on all released tables together is used, with advice from half of it on.
+    """State each number that counts all releases together and its limit, with advice from half of the limit on.
 
     Args:
         outcomes: All outcomes of a table.
@@ -325,12 +340,14 @@ def ledger_notes(outcomes: Iterable[LimitOutcome], known: Known = NOTHING_KNOWN)
     """
     notes = []
     for outcome in outcomes:
-        if outcome.limit.metric in metrics_reading("ledger") and math.isfinite(used := outcome.used()):
-            told = (
-                f"{max(used, 0):.0%} of the limit on {clean(outcome.limit.key, 60)} is used by all releases together."
-            )
-            near = outcome.passed and used >= _NEAR and _STRONGER_TREES.applies(known)
-            notes.append(f"{told} {_told(_STRONGER_TREES.do, known)}." if near else told)
+        used = outcome.used()
+        if outcome.limit.metric not in metrics_reading("ledger") or not math.isfinite(used):
+            continue
+        key = clean(outcome.limit.key, 60)
+        note = f"All releases together: {key} is {number(outcome.measured)}, its limit {number(outcome.limit.value)}."
+        if outcome.passed and used >= _NEAR and _STRONGER_TREES.applies(known):
+            note += f" {_told(_STRONGER_TREES.do, known)}."
+        notes.append(note)
     return notes
 
 

@@ -93,6 +93,7 @@ class Report:
         signed: "date" of the signature, "key", and "sha256" of the signed file. None: not signed.
         notes: Notes on how the tables were read.
         changes: Changes of the real tables by the threshold rule, by column, as texts. Empty outside of a pipeline.
+        has_earlier_releases: True if statistics count earlier releases, which were passed or published.
     """
 
     title: str
@@ -111,6 +112,7 @@ class Report:
     signed: Mapping[str, str] | None = None
     notes: Sequence[str] = ()
     changes: Mapping[str, str] = field(default_factory=dict)
+    has_earlier_releases: bool = False
 
     @property
     def verdict(self) -> Status:
@@ -234,6 +236,7 @@ class Report:
             **({"signed": to_jsonable(self.signed)} if self.signed else {}),
             **({"notes": list(self.notes)} if self.notes else {}),
             **({"changes": dict(self.changes)} if self.changes else {}),
+            **({"has_earlier_releases": True} if self.has_earlier_releases else {}),
         }
 
     @classmethod
@@ -257,9 +260,17 @@ class Report:
         own = {name: data[name] for name in kept}
         own |= {"signed": data.get("signed"), "notes": tuple(data.get("notes", ()))}
         own["changes"] = dict(data.get("changes", {}))
+        own["has_earlier_releases"] = data.get("has_earlier_releases", False)
         return cls(
             policy=policy, policy_verdict=policy_verdict, results=results, attempt=attempt, remembered=remembered, **own
         )
+
+    def _page_notes(self) -> list[str]:
+        """Return the notes on the tables, and those on all releases together if there are earlier ones."""
+        notes = [*self.notes]
+        if self.has_earlier_releases:
+            notes += ledger_notes(self.policy_verdict.outcomes, self.known)
+        return [clean(note, 600) for note in notes]
 
     def page(self) -> Page:
         """Return the content of every form as plain values."""
@@ -279,7 +290,7 @@ class Report:
             label=self.label,
             headline=reason,
             summary=" ".join([reason, *(one["means"] for one in advised[:1])]),
-            notes=[clean(note, 600) for note in (*self.notes, *ledger_notes(self.policy_verdict.outcomes, self.known))],
+            notes=self._page_notes(),
             facts=[
                 *size_facts(self.tables, self.generator),
                 *signing_facts(self.policy, self.signed, self.attempt),

@@ -32,6 +32,12 @@ def test_text_json_and_exit_status_tell_the_same(command: Command, tables: Path,
     assert "copies of training rows" in said.out and "40 people in train" in said.out and "demo" not in said.out
 
 
+def test_the_help_states_for_which_tables_the_answer_holds(command: Command) -> None:
+    said = " ".join(command("power", "--help").out.split())
+    assert "the demo table, for tables of six columns or more" in said
+    assert "Without --rows, the answer holds for tables of six columns or more." in said
+
+
 @pytest.mark.slow
 def test_a_harmless_release_passes_where_people_are_enough_for_the_policy(
     command: Command, tables: Path, tmp_path: Path

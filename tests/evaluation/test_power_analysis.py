@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from privacy_assets.errors import ConfigError, InputError
 from privacy_assets.evaluation.power import PowerAnalysis
 from privacy_assets.metrics.policies import default_policy, load_policy, size_warning, small_policy
 from privacy_assets.policy import Limit, Policy
+from privacy_assets.tables.demo import SUBJECT, load_patients
 from tests.cli.people import people
 from tests.evaluation.power_policies import CLOSE, LOOSE
 
@@ -62,7 +64,49 @@ def test_limits_that_need_more_than_a_split_are_named_and_left_out() -> None:
 
 def test_without_rows_the_demo_speaks_and_says_so() -> None:
     found = privacy_assets.power_analysis(60, 40, policy=LOOSE, draws=1)
-    assert found.table == "the demo table" and "Figures for a table like the demo's." in found.to_text()
+    said = found.to_text()
+    assert found.table == "the demo table" and "Figures for a table like the demo's, which has eight columns." in said
+    assert len(load_patients().columns.drop(SUBJECT)) == 8
+    assert "They hold for tables of six columns or more" in said
+
+
+def coarse(columns: int, values: int = 6) -> pd.DataFrame:
+    """A table of 300 people, whose columns have few values."""
+    rng = np.random.default_rng(0)
+    return pd.DataFrame({f"c{i}": rng.integers(0, values, 300) for i in range(columns)})
+
+
+def of_copies(at_most: float, rows: pd.DataFrame) -> PowerAnalysis:
+    policy = {"name": "copies", "limits": [{"statistic": "copies.copied_share", "at_most": at_most}]}
+    return power(120, 100, rows=rows, subject=None, policy=policy)
+
+
+@pytest.mark.parametrize("columns", [3, 7])
+def test_an_undecided_table_of_few_columns_is_advised_to_have_more(columns: int) -> None:
+    found = of_copies(0.001, coarse(columns))
+    said = found.to_text()
+    pattern = (
+        rf"\nWith {columns} columns, \d\d% of the rows are in the table by chance, so that copies of up to \d+\.\d %"
+        r" cannot be excluded\. Add columns\.\n"
+    )
+    is_narrow = columns == 3
+    assert found.verdict == "not_assessable"
+    assert bool(re.search(pattern, said)) == is_narrow, said
+    assert ("Add columns" in said) == is_narrow and "six columns" not in said
+
+
+def test_so_is_one_in_which_copies_break_no_limit() -> None:
+    found = of_copies(0.9, coarse(2))
+    assert found.verdict == "not_assessable"
+    assert (
+        "\nWith 2 columns, 87% of the rows are in the table by chance. Too many people share their rows in this table."
+        " Evaluate more of its columns.\n"
+    ) in found.to_text()
+
+
+def test_a_table_that_is_decided_has_no_advice() -> None:
+    found = of_copies(0.3, coarse(7))
+    assert found.verdict == "pass" and "columns" not in found.to_text()
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from privacy_assets.metrics.cumulative_disclosure import CumulativeDisclosure, e
 from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.metrics.ledger import Ledger
 from privacy_assets.metrics.policies import default_policy
+from privacy_assets.report.report import Report
 from privacy_assets.stats.estimates import MetricResult
 from privacy_assets.tables.splitting import pseudonyms
 from tests.metrics.test_holdout_leakage import FRESH, HOLDOUT, REFERENCE, TRAIN, mixed, population
@@ -271,3 +272,16 @@ def test_releases_without_a_common_column_are_refused() -> None:
     strange = population(300, 8).rename(columns=str.upper)
     with pytest.raises(InputError, match="earlier releases: they and this table have no common column"):
         judged(inputs_of(FRESH, FRESH, strange))
+
+
+def test_the_report_states_numbers_of_all_releases_only_if_there_are_several() -> None:
+    first, second = drops(2)
+    for earlier, stated in (([], 0), ([first], 2)):
+        found = evaluate(
+            TRAIN, HOLDOUT, second, reference=REFERENCE, earlier_releases=earlier, metrics=METRIC.name, embedder=False
+        )
+        again = Report.from_json(found.to_json())
+        for report in (found, again):
+            notes = [note for note in report.page().notes if "All releases together" in note]
+            assert len(notes) == stated, "one for each limit"
+            assert not any("%" in note for note in notes)

@@ -97,6 +97,26 @@ def test_scores_of_rows_are_private_and_named_by_the_report(run: TableRun) -> No
     assert not [one for one in release.folder.rglob("*") if "memorization" in one.name]
 
 
+def test_the_report_names_all_releases_from_the_second_release_on(run: TableRun) -> None:
+    together = [{"statistic": "cumulative_disclosure.excess", "at_most": 1.0, "bound": "value"}]
+    policy = {"limits": [LIMIT, *together], "metrics": LENIENT["metrics"], "embedder": False}
+    evaluation = run.table.spec.evaluation.model_copy(update={"metrics": ["dcr", "cumulative_disclosure"]})
+    spec = run.table.spec.model_copy(update={"evaluation": evaluation, "policy": policy})
+    stated = []
+    for seed in (0, 1):
+        seeded = spec.model_copy(update={"run": spec.run.model_copy(update={"seed": seed})})
+        run = replace(run, table=ResolvedTable.of(seeded))
+        values = until_prepared(run)
+        for name in run.table.metrics:
+            values |= work.score(run, name, values).values
+        values |= work.attest(run, "", values).values
+        work.publish(run, "", values)
+        notes = values["privacy_report"].page().notes
+        stated.append([note for note in notes if "All releases together" in note])
+    first, second = stated
+    assert first == [] and len(second) == 1 and second[0].endswith("its limit 1.")
+
+
 def test_rows_of_another_split_are_rejected(run: TableRun) -> None:
     values = until_prepared(run)
     train, holdout = values["train"], values["holdout"]

@@ -184,15 +184,16 @@ LEAVES, LARGER = (
 
 
 @pytest.mark.parametrize(
-    ("low", "part", "advised"), [(-0.01, 0, False), (0.005, 20, False), (0.02, 80, True), (0.05, 200, False)]
+    ("low", "stated", "advised"),
+    [(-0.01, "-0.01", False), (0.005, "0.005", False), (0.02, "0.02", True), (0.05, "0.05", False)],
 )
-def test_the_used_part_of_a_limit_on_all_releases_is_stated(low: float, part: int, advised: bool) -> None:
+def test_the_number_of_all_releases_and_its_limit_are_stated(low: float, stated: str, advised: bool) -> None:
     """Larger leaves are advised from half of the limit on; a broken limit has its own advice."""
     states = [outcome(LIMITS["cumulative_disclosure.excess.significant"], low + 0.02), outcome(FIRST, 0.05)]
     (note,) = ledger_notes(
         states, made_by("synthpop", overfitting="leaves of at least 100 training people, and a shrinkage of 30")
     )
-    told = f"{part}% of the limit on cumulative_disclosure.excess.significant is used by all releases together."
+    told = f"All releases together: cumulative_disclosure.excess.significant is {stated}, its limit 0.025."
     assert note == told + (f" {LARGER}." if advised else "")
     assert ledger_notes(states) == [told], "without a pipeline there are no leaves to enlarge"
     assert ledger_notes([outcome(states[0].limit, math.nan)]) == ledger_notes([outcome(FIRST, 0.05)]) == []
