@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -50,7 +51,7 @@ def load_policy(source: PolicyLike) -> Policy:
         return default_policy()
     if source == "small":
         return small_policy()
-    if isinstance(source, str) and not Path(source).suffix and not Path(source).exists():
+    if isinstance(source, str) and re.fullmatch(r"[\w-]+", source) and not Path(source).exists():
         shipped = " and ".join(map(repr, SHIPPED))
         raise ConfigError(
             f"policy {safe_repr(source)}: it is neither shipped nor a file.{near_name(source, SHIPPED)} Fix: pass the"
