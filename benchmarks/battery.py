@@ -68,7 +68,7 @@ def ours(entry: Entry, given: Given) -> Line:
     try:
         report = judged(entry, given)
     except InputError as error:
-        return {"verdict": "not assessable", "broken": {"refused before measuring": str(error)}, "seconds": 0.0}
+        return {"verdict": "undecided", "broken": {"refused before measuring": str(error)}, "seconds": 0.0}
     broken = {outcome.limit.key: f"{outcome.status}: {outcome.reason}" for outcome in report.policy_verdict.broken}
     verdict = report.verdict.replace("_", " ")
     return {"verdict": verdict, "broken": broken, "seconds": time.process_time() - before}
@@ -184,7 +184,7 @@ def _explained(entries: Sequence[Entry], said: Mapping[tuple[str, str], Line]) -
     """Name the limits behind our wrong verdicts and the leaks that were rejected without significance."""
     mine = [(entry, said[entry.name, "ours"]) for entry in entries if (entry.name, "ours") in said]
     wrong = [pair for pair in mine if not right(pair[0], pair[1]["verdict"])]
-    luck = [(entry, line) for entry, line in mine if entry.expected == REFUSED and line["verdict"] == "not assessable"]
+    luck = [(entry, line) for entry, line in mine if entry.expected == REFUSED and line["verdict"] == "undecided"]
     parts = []
     for title, pairs in (("Wrong:", wrong), ("Refused, but not significant:", luck)):
         if pairs:

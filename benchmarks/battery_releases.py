@@ -1,6 +1,6 @@
 """Releases of known truth for the battery, each with its expected verdict.
 
-"pass": no real person is disclosed. "refused": a person is. "not assessable": there is too little data, or the holdout
+"pass": no real person is disclosed. "refused": a person is. "undecided": there is too little data, or the holdout
 was not unseen. Truths and expected verdicts were written down before any tool evaluated a release.
 """
 
@@ -37,7 +37,7 @@ from benchmarks.battery_makers import (
 from benchmarks.battery_tables import Sources, draw
 from benchmarks.releases import SUBJECT, World, away, bare, densest, independent, isolated_copies
 
-PASS, REFUSED, UNKNOWN = "pass", "refused", "not assessable"
+PASS, REFUSED, UNKNOWN = "pass", "refused", "undecided"
 LARGE = (8_000, 2_000, 8_000)
 HALF = (4_000, 2_000, 4_000)
 PEOPLE = (1_700, 1_700, 1_300)

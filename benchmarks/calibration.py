@@ -239,8 +239,7 @@ def print_verdicts(found: dict[Case, dict[str, MetricResult]]) -> None:
         broken = {outcome.limit.key for outcome in verdict.outcomes if outcome.status == "fail"}
         releases[case.release].append((verdict.status, broken))
     print(
-        "| release | repetitions | refused | not assessable | by two statistics, one label-conditional "
-        "| by every metric |"
+        "| release | repetitions | refused | undecided | by two statistics, one label-conditional | by every metric |"
     )
     print("|---|---|---|---|---|---|")
     for release, seen in releases.items():
@@ -248,7 +247,7 @@ def print_verdicts(found: dict[Case, dict[str, MetricResult]]) -> None:
         label_conditional = [{name for name in broken if not name.endswith(COMPARABLE)} for broken in limited]
         counts = (
             sum(bool(broken) for broken in limited),
-            sum(verdict == "not_assessable" for verdict, _ in seen),
+            sum(verdict == "undecided" for verdict, _ in seen),
             sum(len(broken) >= 2 and bool(b) for broken, b in zip(limited, label_conditional, strict=True)),
             sum({name.partition(".")[0] for name in broken} == set(LIMITED) for broken in limited),
         )

@@ -495,8 +495,8 @@ def stratum(people: int) -> str:
 
 
 def counted(verdicts: Counter[str]) -> str:
-    """Count passes, not assessable releases and failures."""
-    return " / ".join(str(verdicts[verdict]) for verdict in ("pass", "not_assessable", "fail"))
+    """Count passes, undecided releases and failures."""
+    return " / ".join(str(verdicts[verdict]) for verdict in ("pass", "undecided", "fail"))
 
 
 def report(options: argparse.Namespace, found: list[dict[str, Any]]) -> str:

@@ -298,7 +298,7 @@ def has_stopped(verdicts: Sequence[Status]) -> bool:
 def print_scores(scored: Mapping[tuple[str, str], Lines]) -> float:
     """Print verdicts of ``scores``. Return the mean correlation of consecutive honest nights in used parts."""
     policy, correlations = load_policy("default"), []
-    print("\n| table | kind | nights | fail | not assessable | correlation | limits |\n|---|---|---|---|---|---|---|")
+    print("\n| table | kind | nights | fail | undecided | correlation | limits |\n|---|---|---|---|---|---|---|")
     for (table, kind), of in scored.items():
         first = [statuses(line, policy)[0] for line in of]
         used = np.array([used_parts(line, policy) for line in of])
@@ -308,7 +308,7 @@ def print_scores(scored: Mapping[tuple[str, str], Lines]) -> float:
         correlations += [lag] if kind in HONEST else []
         limits = Counter(outcome.limit.key for line in of for outcome in judged(line, policy).broken)
         names = ", ".join(f"`{name}` {count}" for name, count in limits.most_common(4))
-        counts = f"{first.count('fail')} | {first.count('not_assessable')} | {lag:.2f} | {names}"
+        counts = f"{first.count('fail')} | {first.count('undecided')} | {lag:.2f} | {names}"
         print(f"| {table} | {kind} | {len(of)} | {counts} |")
     print(f"\nMean correlation of honest series: {np.mean(correlations):.2f}")
     return float(np.mean(correlations))

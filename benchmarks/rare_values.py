@@ -293,7 +293,7 @@ def refusals_text(found: list[dict[str, Any]]) -> str:
                     measured_limits = [limit for limit in limits if limit.metric in results]
                     statuses.append({judge_limit(limit, results[limit.metric]).status for limit in measured_limits})
             n_failed = sum("fail" in status for status in statuses)
-            n_open = sum("not_assessable" in status and "fail" not in status for status in statuses)
+            n_open = sum("undecided" in status and "fail" not in status for status in statuses)
             cells.append(f"{n_failed}, {n_open} of {len(statuses)}")
         out.append(f"| {kind} | {' | '.join(cells)} |")
     return "\n".join(out) + "\n"

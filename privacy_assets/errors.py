@@ -170,7 +170,7 @@ class PolicyNotMet(PublicationRefused):
     remedy: str = ""
 
 
-class NotAssessable(PolicyNotMet):
+class Undecided(PolicyNotMet):
     """No limit of the policy is broken, but some cannot be assessed."""
 
 

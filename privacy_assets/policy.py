@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import NormalDist
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
 
 from pydantic import BeforeValidator, Field
 
@@ -19,15 +19,19 @@ from privacy_assets.errors import ConfigError, did_you_mean, safe_repr
 from privacy_assets.infra.settings import Dict, declared
 from privacy_assets.stats.estimates import Estimate, MetricResult, decimal, to_jsonable
 
-Status = Literal["pass", "fail", "not_assessable"]
+Status = Literal["pass", "fail", "undecided"]
 Bound = Literal["conservative", "significant", "value"]
 ShippedName = Literal["default", "small"]
 SHIPPED: tuple[ShippedName, ...] = get_args(ShippedName)
-WORST_FIRST: tuple[Status, ...] = ("fail", "not_assessable", "pass")
+_KEY_ENDS: Mapping[Bound, str] = {"conservative": "", "significant": ".proven", "value": ".value"}
+WORST_FIRST: tuple[Status, ...] = ("fail", "undecided", "pass")
 _FIELDS = {key: key for key in ("name", "limits", "extends", "embedder", "part_of", "min_holders")}
 _FIELDS |= {"metrics": "settings"}
 MIN_HOLDERS = 5
-_CANNOT_FAIL = "the limit cannot fail on this table: a verbatim copy of train does not break it"
+# A limit that would have found only leaks above this multiple of its tolerance gives no evidence.
+WEAK_MULTIPLE = 12
+_LEAST_TOLERANCE = 0.01  # tolerance of a limit of 0, for this multiple
+_ON_A_COPY = "no evidence: on this table, even a full copy of train stays within this limit"
 _NOT_SHOWN = "no limit on copies was shown to fail on a verbatim copy of train"
 DIFFER = "train and holdout differ"  # start of the note of a statistic that measures only this difference
 # Part of the note of a statistic that more people hardly decide, because single rows are not rare.
@@ -52,7 +56,7 @@ class Limit:
         bound: What is compared with the limit. ``conservative``: the riskier end of the interval, so that the evidence
             must show that the release is safe. ``significant``: the other end, so that only a significant leak fails.
             ``value``: the estimate, which fails if it exceeds the limit.
-        min_subjects: Minimum number of subjects. With fewer, the limit is not assessable unless a leak beyond it is
+        min_subjects: Minimum number of subjects. With fewer, the limit is undecided unless a leak beyond it is
             significant.
         source: Origin of the number.
         advice: The policy author's advice if the limit is exceeded. General advice is in
@@ -106,8 +110,8 @@ class Limit:
 
     @property
     def key(self) -> str:
-        """Name of the limit, unique in a policy: the statistic, and the bound unless it is ``conservative``."""
-        return self.statistic if self.bound == "conservative" else f"{self.statistic}.{self.bound}"
+        """Name of the limit, unique in a policy: the statistic, then "proven" or "value" for these bounds."""
+        return f"{self.statistic}{_KEY_ENDS[self.bound]}"
 
 
 def parse_limits(entries: Any) -> tuple[Limit, ...]:
@@ -143,6 +147,20 @@ def _parse_limit(entry: Any) -> Limit:
     raise ConfigError(f"policy: {wrong} It is the limit on {safe_repr(entry.get('statistic'))}.")
 
 
+class LimitInterval(NamedTuple):
+    """Interval of a statistic at the confidence level that a limit uses.
+
+    Attributes:
+        low: Lower end, in the unit of the statistic.
+        high: Upper end.
+        level: Confidence level of the interval, two-sided.
+    """
+
+    low: float
+    high: float
+    level: float
+
+
 @dataclass(frozen=True, slots=True)
 class LimitOutcome:
     """Result of evaluating a limit.
@@ -155,6 +173,7 @@ class LimitOutcome:
         estimate: The statistic, or None if it was not computed.
         can_fail: Whether a verbatim copy of train breaks the limit. None: the statistic does not measure copies, or no
             copy was measured. A limit that cannot fail does not count as evidence.
+        interval: Interval of the statistic at the confidence level of the limit. None: not measured.
     """
 
     limit: Limit
@@ -163,6 +182,7 @@ class LimitOutcome:
     reason: str
     estimate: Estimate | None
     can_fail: bool | None = None
+    interval: LimitInterval | None = None
 
     @property
     def passed(self) -> bool:
@@ -176,8 +196,54 @@ class LimitOutcome:
 
     @property
     def blind(self) -> bool:
-        """True if the release does not exceed the limit, but a verbatim copy of train does not break it either."""
-        return self.can_fail is False and self.estimate is not None and not self.limit.exceeded_by(self.measured)
+        """True if the release is within the limit, but this gives no evidence.
+
+        Either a verbatim copy of train is within the limit, too, or only leaks far above the tolerance would have been
+        found (:attr:`is_weak`).
+        """
+        if self.estimate is None or self.limit.exceeded_by(self.measured):
+            return False
+        return self.can_fail is False or self.is_weak
+
+    @property
+    def proven(self) -> float:
+        """Size of the leak that is proven, as a distance from the value without a leak. 0: none."""
+        if self.estimate is None or not self.estimate.measurable:
+            return 0.0
+        return max(_signed_distance(self.limit, self.estimate, _bound(self.estimate, "significant", 1)), 0.0)
+
+    @property
+    def tolerance(self) -> float:
+        """Distance of the limit from the value without a leak, in the unit of the statistic. NaN: not computed."""
+        if self.estimate is None:
+            return math.nan
+        return _signed_distance(self.limit, self.estimate, self.limit.value)
+
+    @property
+    def smallest_leak(self) -> float:
+        """Smallest leak that the limit would have found, as a distance from the value without a leak.
+
+        With a conservative bound, no leak beyond the limit passes. With a significant bound, the limit is broken once
+        the interval is beyond it, so a leak must exceed the limit by the minimum detectable effect. NaN: unknown.
+        """
+        estimate = self.estimate
+        if estimate is None or self.limit.bound != "significant":
+            return self.tolerance
+        return self.tolerance + _signed_distance(self.limit, estimate, estimate.minimum_detectable_effect)
+
+    @property
+    def is_weak(self) -> bool:
+        """True if the limit would have found only leaks above ``WEAK_MULTIPLE`` times its tolerance, or none at all."""
+        estimate = self.estimate
+        if estimate is None or not estimate.measurable or estimate.measures != "release" or self.by_rule:
+            return False
+        if self.smallest_leak > WEAK_MULTIPLE * max(self.tolerance, _LEAST_TOLERANCE):
+            return True
+        is_share = 0 <= estimate.null <= 1 and self.limit.value <= 1
+        if not is_share:
+            return False
+        range_width = 2 if estimate.null == 0 else 1  # width of the range of a difference of shares, and of a share
+        return self.smallest_leak > 1 - estimate.null or estimate.high - estimate.low > range_width
 
     def used(self, value: float | None = None) -> float:
         """Return the position of ``value`` (default: the measured number) between the null (0) and the limit (1).
@@ -214,6 +280,7 @@ class LimitOutcome:
             "status": self.status,
             "reason": self.reason,
             "can_fail": self.can_fail,
+            "interval": None if self.interval is None else to_jsonable(self.interval._asdict()),
             "advice": "" if self.passed else self.limit.advice,
         }
 
@@ -223,7 +290,7 @@ class Verdict:
     """Result of evaluating a policy.
 
     Attributes:
-        status: "fail", "not_assessable" or "pass".
+        status: "fail", "undecided" or "pass".
         outcomes: Outcome of each limit.
     """
 
@@ -346,17 +413,18 @@ class Policy:
             attempt: Number of this publication attempt, from 1, which sets the confidence level.
 
         Returns:
-            The verdict: "fail" if a limit is demonstrably broken, else "not_assessable" if a limit could not be
-            evaluated, else "pass". Limits on copies that the release does not exceed are not assessable if a verbatim
-            copy of train breaks none of them, or was not measured. The same holds for all blind limits of a policy if
-            a copy breaks none of its limits.
+            The verdict: "fail" if a limit is demonstrably broken, else "undecided" if a limit could not be
+            evaluated, else "pass". Limits on copies that the release does not exceed are undecided if a verbatim
+            copy of train breaks none of them, or was not measured. The same holds for the limits of a question if all
+            of them are blind, and for all blind limits of a policy if a copy breaks none of its limits.
         """
         outcomes = tuple(judge_limit(limit, results.get(limit.metric), attempt) for limit in self.limits)
-        on_copies = [one for one in outcomes if one.estimate is not None and one.estimate.question == "copies"]
-        if not any(one.can_fail for one in on_copies):
-            outcomes = tuple(_without_evidence(one) if one in on_copies else one for one in outcomes)
-        if not any(one.can_fail for one in outcomes):
-            outcomes = tuple(_without_evidence(one) if one.blind else one for one in outcomes)
+        unanswered = set(_unanswered(outcomes))
+        outcomes = tuple(
+            _without_evidence(outcome) if _question_of(outcome) in unanswered else outcome for outcome in outcomes
+        )
+        if not any(outcome.can_fail for outcome in outcomes):
+            outcomes = tuple(_without_evidence(outcome) if outcome.blind else outcome for outcome in outcomes)
         statuses = {outcome.status for outcome in outcomes}
         return Verdict(next(status for status in WORST_FIRST if status in statuses), outcomes)
 
@@ -380,20 +448,29 @@ def title_of(policy: Mapping[str, Any]) -> str:
 
 
 def tally(outcomes: Sequence[LimitOutcome]) -> str:
-    """Return a summary such as ``3 of 7 limits are broken, 1 could not be evaluated``."""
+    """Return a summary such as ``3 of 7 limits are broken, 1 is undecided``."""
     total = len(outcomes)
-    failed, unjudged = (sum(x.status == status for x in outcomes) for status in ("fail", "not_assessable"))
-    if failed:
-        rest = f", {unjudged} could not be evaluated" if unjudged else ""
-        return f"{failed} of {total} limits {'is' if failed == 1 else 'are'} broken{rest}"
-    if unjudged:
-        return f"{unjudged} of {total} limits could not be evaluated"
+    n_failed = sum(outcome.status == "fail" for outcome in outcomes)
+    n_undecided = sum(outcome.status == "undecided" for outcome in outcomes)
+    undecided = f"{n_undecided} {'is' if n_undecided == 1 else 'are'} undecided"
+    if n_failed:
+        rest = f", {undecided}" if n_undecided else ""
+        return f"{n_failed} of {total} limits {'is' if n_failed == 1 else 'are'} broken{rest}"
+    if n_undecided == 1:
+        return f"1 of {total} limits is undecided"
+    if n_undecided:
+        return f"{n_undecided} of {total} limits are undecided"
+    holds = "the limit holds" if total == 1 else f"all {total} limits hold"
     n_by_rule = sum(outcome.by_rule for outcome in outcomes)
+    n_blind = sum(outcome.blind for outcome in outcomes)
+    if not n_by_rule and not n_blind:
+        return holds
+    parts = [f"{total - n_by_rule - n_blind} by measurement"]
     if n_by_rule:
-        measured = total - n_by_rule
-        holds = "the measured limit holds" if measured == 1 else f"all {measured} measured limits hold"
-        return f"{holds}, and {n_by_rule} by the threshold rule"
-    return "the limit holds" if total == 1 else f"all {total} limits hold"
+        parts.append(f"{n_by_rule} by the threshold rule")
+    if n_blind:
+        parts.append(f"{n_blind} without evidence on this table")
+    return f"{holds} ({', '.join(parts)})"
 
 
 def widening(attempt: int, confidence: float) -> float:
@@ -411,12 +488,27 @@ def _tail(attempt: int, confidence: float) -> float:
     return 3 * (1 - confidence) / (math.pi * attempt) ** 2
 
 
+def _question_of(outcome: LimitOutcome) -> str:
+    return "" if outcome.estimate is None else outcome.estimate.question
+
+
+def _unanswered(outcomes: Sequence[LimitOutcome]) -> Iterator[str]:
+    """Yield the questions without evidence: all limits are blind, or no limit on copies breaks on a copy of train."""
+    for question in dict.fromkeys(_question_of(outcome) for outcome in outcomes):
+        of_question = [outcome for outcome in outcomes if _question_of(outcome) == question]
+        has_evidence = not all(outcome.blind for outcome in of_question)
+        if question == "copies" and not any(outcome.can_fail for outcome in of_question):
+            has_evidence = False
+        if question and not has_evidence:
+            yield question
+
+
 def _without_evidence(outcome: LimitOutcome) -> LimitOutcome:
-    """Return the outcome, not assessable if it passed."""
+    """Return the outcome, undecided if it passed."""
     if not outcome.passed:
         return outcome
     reason = outcome.reason if outcome.blind else f"{outcome.reason}; {_NOT_SHOWN}"
-    return replace(outcome, status="not_assessable", reason=reason)
+    return replace(outcome, status="undecided", reason=reason)
 
 
 def judge_limit(limit: Limit, result: MetricResult | None, attempt: int = 1) -> LimitOutcome:
@@ -424,65 +516,133 @@ def judge_limit(limit: Limit, result: MetricResult | None, attempt: int = 1) -> 
 
     Args:
         limit: Limit.
-        result: Result of the limit's metric. None: the metric did not run, so the limit is not assessable.
+        result: Result of the limit's metric. None: the metric did not run, so the limit is undecided.
         attempt: Number of tables since the last release whose statistics have been computed, including
             this one. It moves the conservative bound, see :func:`widening`.
 
     Returns:
-        The outcome. Missing evidence is "not_assessable".
+        The outcome. Missing evidence is "undecided".
     """
     outcome = _judged(limit, result, attempt)
     name = limit.statistic.partition(".")[2]
-    copy = () if result is None else tuple(one for one in result.on_copy if one.name == name)
-    if not copy:
+    copy = () if result is None else tuple(estimate for estimate in result.on_copy if estimate.name == name)
+    if outcome.estimate is not None and outcome.estimate.measurable:
+        outcome = replace(outcome, interval=_interval(limit, outcome.estimate, attempt))
+    if copy:
+        outcome = replace(outcome, can_fail=_judged(limit, MetricResult(limit.metric, copy), 1).status == "fail")
+    if not outcome.passed or not outcome.blind:
         return outcome
-    can_fail = _judged(limit, MetricResult(limit.metric, copy), 1).status == "fail"
-    found = replace(outcome, can_fail=can_fail)
-    return replace(found, reason=f"{outcome.reason}; {_CANNOT_FAIL}") if outcome.passed and found.blind else found
+    why = _ON_A_COPY
+    if outcome.can_fail is not False:
+        why = f"no evidence: only a leak of {decimal(outcome.smallest_leak)} or more would have been found"
+    return replace(outcome, reason=f"{outcome.reason}; {why}")
 
 
 def _judged(limit: Limit, result: MetricResult | None, attempt: int) -> LimitOutcome:
     name, found = limit.statistic.partition(".")[2], () if result is None else result.estimates
     estimate = next((estimate for estimate in found if estimate.name == name), None)
     if estimate is None:
-        return LimitOutcome(limit, "not_assessable", math.nan, f"{limit.statistic} was not computed", None)
+        return LimitOutcome(limit, "undecided", math.nan, f"{limit.statistic} was not computed", None)
     lacking = limit.min_subjects - estimate.subjects
-    more = f"; {lacking:,} more subjects are needed" if lacking > 0 else ""
+    more = f"; {lacking:,} more people are needed" if lacking > 0 else ""
     if not estimate.measurable:
-        return LimitOutcome(limit, "not_assessable", math.nan, f"{estimate.note or 'not measurable'}{more}", estimate)
+        return LimitOutcome(limit, "undecided", math.nan, f"{estimate.note or 'not measurable'}{more}", estimate)
     measured, significant = _bound(estimate, limit.bound, attempt), _bound(estimate, "significant", attempt)
-    relation, words = "above" if limit.at_most is not None else "below", _bound_words(limit, estimate, attempt)
-    beyond = f"{decimal(measured)} is {relation} the limit {decimal(limit.value)}{words}"
     if estimate.measures == "evaluation" and limit.exceeded_by(measured):
-        return LimitOutcome(limit, "not_assessable", measured, f"the gate is underpowered here: {beyond}", estimate)
+        reason = f"the evaluation is too weak here: {size_text(limit, estimate, 'conservative', measured)}"
+        reason += f", beyond the limit {decimal(limit.value)}{_interval_words(limit, estimate, attempt)}"
+        return LimitOutcome(limit, "undecided", measured, reason, estimate)
     if limit.exceeded_by(significant):
-        found_in = f"; {estimate.note}" if estimate.note else ""
-        return LimitOutcome(limit, "fail", measured, beyond + found_in, estimate)
+        reason = _beyond(limit, estimate, significant, attempt)
+        return LimitOutcome(
+            limit, "fail", measured, f"{reason}; {estimate.note}" if estimate.note else reason, estimate
+        )
     if lacking > 0:
-        reason = f"too few subjects: {estimate.subjects:,} of {limit.min_subjects:,}{more}"
-        return LimitOutcome(limit, "not_assessable", measured, reason, estimate)
+        reason = f"too few people: {estimate.subjects:,} of {limit.min_subjects:,}{more}"
+        return LimitOutcome(limit, "undecided", measured, reason, estimate)
     if limit.exceeded_by(measured):
         if limit.bound == "value":
-            return LimitOutcome(limit, "fail", measured, beyond, estimate)
-        more = _needed(limit, estimate, attempt)
-        reason = f"undecided: {decimal(measured)} is {relation} {decimal(limit.value)}{words}{more}"
-        return LimitOutcome(limit, "not_assessable", measured, reason, estimate)
-    known = f" ({estimate.note})" if estimate.note and estimate.low == estimate.high else ""
-    reason = f"{decimal(measured)} is within the limit {decimal(limit.value)}{words}{known}"
-    return LimitOutcome(limit, "pass", measured, reason, estimate)
+            return LimitOutcome(limit, "fail", measured, _beyond(limit, estimate, measured, attempt), estimate)
+        side = "up to" if limit.at_most is not None else "down to"
+        reason = f"undecided: {side} {decimal(measured)} cannot be excluded, beyond the limit {decimal(limit.value)}"
+        reason += f"{_interval_words(limit, estimate, attempt)}{_needed(limit, estimate, attempt)}"
+        return LimitOutcome(limit, "undecided", measured, reason, estimate)
+    return LimitOutcome(limit, "pass", measured, _within(limit, estimate, measured, attempt), estimate)
 
 
-def _bound_words(limit: Limit, estimate: Estimate, attempt: int) -> str:
-    """Describe the bound that is compared with the limit, and the attempt if it is not the first."""
-    again = f" at attempt {attempt} since the last release" if attempt > 1 else ""
-    if limit.bound == "value" or estimate.low == estimate.high:
-        return again
-    conservative = limit.bound == "conservative"
-    widened = conservative and estimate.measures == "release"
-    level = 1 - 2 * _tail(attempt, estimate.confidence) if widened else estimate.confidence
-    side = "upper" if conservative == (estimate.direction != "lower_is_riskier") else "lower"
-    distance = f" of the distance from {decimal(estimate.null)}" if estimate.direction == "two_sided" else ""
-    return f"{again} ({side} {100 * level:.3g} % bound{distance})"
+def size_text(limit: Limit, estimate: Estimate, bound: Bound, number: float) -> str:
+    """Describe an end of the interval: "at most 0.1", "at least 0.1", or the number alone if there is no interval.
+
+    Args:
+        limit: Limit.
+        estimate: Statistic.
+        bound: Which end, as compared with the limit.
+        number: The end.
+    """
+    distance = ""
+    if estimate.direction == "two_sided" and estimate.null:
+        distance = f" from {decimal(estimate.null)}"
+    if bound == "value" or estimate.low == estimate.high:
+        return f"{decimal(number)}{distance}"
+    is_upper_end = (bound == "conservative") == (limit.at_most is not None)
+    return f"{'at most' if is_upper_end else 'at least'} {decimal(number)}{distance}"
+
+
+def _beyond(limit: Limit, estimate: Estimate, number: float, attempt: int) -> str:
+    """Return the reason of a failure."""
+    side = "above" if limit.at_most is not None else "below"
+    bound: Bound = "value" if limit.bound == "value" else "significant"
+    size = size_text(limit, estimate, bound, number)
+    proven = " is proven" if size.startswith("at ") else ""
+    words = f"{size}{proven}, {side} the limit {decimal(limit.value)}"
+    return words + _interval_words(limit, estimate, attempt)
+
+
+def _within(limit: Limit, estimate: Estimate, measured: float, attempt: int) -> str:
+    """Return the reason of a pass."""
+    words = _interval_words(limit, estimate, attempt)
+    if limit.bound == "significant" and estimate.low != estimate.high:
+        if _signed_distance(limit, estimate, measured) <= 0:
+            return f"no leak is proven, limit {decimal(limit.value)}{words}"
+        size = size_text(limit, estimate, "significant", measured)
+        return f"{size} is proven, within the limit {decimal(limit.value)}{words}"
+    note = f" ({estimate.note})" if estimate.note and estimate.low == estimate.high else ""
+    return f"{size_text(limit, estimate, limit.bound, measured)}, within the limit {decimal(limit.value)}{words}{note}"
+
+
+def _interval(limit: Limit, estimate: Estimate, attempt: int) -> LimitInterval:
+    """Return the interval at the confidence level that decides the limit.
+
+    A leak is proven by the interval of the estimate. Otherwise, a conservative limit uses a wider one, which later
+    attempts widen further.
+    """
+    is_proven = limit.exceeded_by(_bound(estimate, "significant", attempt))
+    if limit.bound != "conservative" or estimate.measures != "release" or is_proven:
+        return LimitInterval(estimate.low, estimate.high, estimate.confidence)
+    far = widening(attempt, estimate.confidence)
+    low = estimate.value - far * (estimate.value - estimate.low)
+    high = estimate.value + far * (estimate.high - estimate.value)
+    return LimitInterval(low, high, 1 - 2 * _tail(attempt, estimate.confidence))
+
+
+def _interval_words(limit: Limit, estimate: Estimate, attempt: int) -> str:
+    """Return the level of the interval, and the attempt if it is not the first, in brackets; "" without an interval."""
+    parts = []
+    if limit.bound != "value" and estimate.low != estimate.high:
+        parts.append(f"{100 * _interval(limit, estimate, attempt).level:.3g} % confidence")
+    if attempt > 1:
+        parts.append(f"at attempt {attempt} since the last release")
+    return f" ({', '.join(parts)})" if parts else ""
+
+
+def _signed_distance(limit: Limit, estimate: Estimate, number: float) -> float:
+    """Return how far ``number`` is from the value without a leak, in the direction of a leak.
+
+    The bounds of a two-sided statistic are distances already. An unknown value without a leak is taken as 0.
+    """
+    if estimate.direction == "two_sided" or not math.isfinite(estimate.null):
+        return number
+    return number - estimate.null if limit.at_most is not None else estimate.null - number
 
 
 def _used(limit: Limit, estimate: Estimate, measured: float) -> float:

@@ -117,10 +117,10 @@ SMALL_STUDY = ["--no-embedder", "--metrics=dcr", "--fractions=0,1", "--noise=0"]
 
 @pytest.mark.parametrize(
     ("page", "ended", "written", "words"),
-    [  # by command: its exit status, and arguments that make it quick; 150 rows are not assessable
+    [  # by command: its exit status, and arguments that make it quick; 150 rows are undecided
         ("docs/commands.md",
          {"evaluate": (3, ["--device=cpu"]), "inspect": (0, []), "power": (3, SMALL_PLAN), "run": (3, [])},
-         ["report.json", "report.html"], "not assessable"),
+         ["report.json", "report.html"], "undecided"),
         ("docs/audit.md", {"audit": (0, SMALL_AUDIT)}, ["audit.json", "checkpoint"], "AUC over records"),
         ("docs/controls.md", {"leak-study": (0, SMALL_STUDY)}, ["study/leak_study.html"], "never back"),
         pytest.param("docs/generators.md",
@@ -222,7 +222,7 @@ def test_the_python_of_the_readme_runs(folder: Path) -> None:
     assert Path("report.html").stat().st_size
     dg.Definitions.validate_loadable(names["defs"])
     assert names["defs"].resolve_job_def("patients_pipeline")
-    assert names["report"].verdict == "not_assessable"
+    assert names["report"].verdict == "undecided"
 
 
 @pytest.mark.parametrize(("page", "count"), [("filters.md", 1), ("generators.md", 1), ("scale.md", 2)])
@@ -419,7 +419,7 @@ def test_the_doses_of_the_page_are_those_of_the_setting() -> None:
 def test_the_page_says_what_the_policy_small_tolerates() -> None:
     page = " ".join(read("docs/policy.md").split())
     for key, (before, after) in {
-        "copies.copied_share": ("4 %", "8 %"), "copies.copied_share.significant": ("0.3 %", "0.6 %"),
+        "copies.copied_share": ("4 %", "8 %"), "copies.copied_share.proven": ("0.3 %", "0.6 %"),
         "membership_inference.precision": ("0.7", "0.75"),
     }.items():  # fmt: skip
         policies = [{limit.key: limit.value for limit in load_policy(name).limits} for name in ("default", "small")]
@@ -434,9 +434,9 @@ def test_each_default_limit_finds_leaks_in_the_study_or_is_an_exception_of_the_p
     study = set(re.findall(r"^\| `([\w.]+)` \| \d+ \| \d+ \|", read("benchmarks/results/leaks.md"), re.MULTILINE))
     exceptions = {
         "value_disclosure.foreign_cells": "values of no real row",
-        "value_disclosure.generated_excess.significant": "generated identifiers",
-        "cumulative_disclosure.excess.significant": "earlier releases",
-        "cumulative_disclosure.share.significant": "earlier releases",
+        "value_disclosure.generated_excess.proven": "generated identifiers",
+        "cumulative_disclosure.excess.proven": "earlier releases",
+        "cumulative_disclosure.share.proven": "earlier releases",
     }
     assert {limit.key for limit in default_policy().limits} - study == set(exceptions)
     reasons = read("docs/policy.md").partition("## Choice of the default limits")[2].partition("\n## ")[0]

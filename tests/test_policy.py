@@ -44,27 +44,27 @@ NONE = (math.nan, math.nan, math.nan)
     [
         # each bound meets its limit by its end of the interval; the conservative one is widened
         (Limit("m.f", 0.3105), (0.1, 0.2, 0.3), {}, "pass", ""),
-        (Limit("m.f", 0.3104), (0.1, 0.2, 0.3), {}, "not_assessable", "undecided: 0.3105 is above 0.3104"),
+        (Limit("m.f", 0.3104), (0.1, 0.2, 0.3), {}, "undecided", "up to 0.3105 cannot be excluded"),
         (Limit("m.f", 0.0999), (0.1, 0.2, 0.3), {}, "fail", "above the limit"),
         (Limit("m.f", 0.1, bound="significant"), (0.1, 0.2, 0.3), {}, "pass", ""),
         (Limit("m.f", 0.09, bound="significant"), (0.1, 0.2, 0.3), {}, "fail", ""),
         (Limit("m.f", 0.2, bound="value"), (0.1, 0.2, 0.3), {}, "pass", ""),
         (Limit("m.f", 0.19, bound="value"), (0.1, 0.2, 0.3), {}, "fail", ""),
         (Limit("m.f", at_least=60), (61, 70, 80), LOWER, "pass", ""),
-        (Limit("m.f", at_least=60), (59, 70, 80), LOWER, "not_assessable", "is below 60"),
+        (Limit("m.f", at_least=60), (59, 70, 80), LOWER, "undecided", "down to 57.85 cannot be excluded"),
         (Limit("m.f", at_least=60), (40, 50, 59), LOWER, "fail", "below the limit"),
         (Limit("m.f", at_least=60), (61, 70, 80), {**LOWER, "minimum_detectable_effect": 55}, "pass", ""),
         # missing evidence never passes
-        (Limit("m.f", 0.5), NONE, {}, "not_assessable", ""),
-        (Limit("m.f", 0.5), (0.0, 0.1, math.inf), {}, "not_assessable", ""),
-        (Limit("m.f", 0.5, min_subjects=100), (0.0, 0.1, 0.2), {"subjects": 99}, "not_assessable",
-         "too few subjects: 99 of 100; 1 more"),
+        (Limit("m.f", 0.5), NONE, {}, "undecided", ""),
+        (Limit("m.f", 0.5), (0.0, 0.1, math.inf), {}, "undecided", ""),
+        (Limit("m.f", 0.5, min_subjects=100), (0.0, 0.1, 0.2), {"subjects": 99}, "undecided",
+         "too few people: 99 of 100; 1 more"),
         (Limit("m.f", 0.1), (-0.1, 0.0, 0.05), BLIND, "pass", ""),  # the detectable size does not matter
         (Limit("m.f", 0.1), (0.2, 0.3, 0.4), {**BLIND, "subjects": 1}, "fail", ""),  # but a significant leak fails
-        (Limit("m.f", 0.2), (0.25, 0.3, 0.3), GATE, "not_assessable", "the gate is underpowered here"),
-        (Limit("m.f", 0.2, bound="significant"), (0.25, 0.3, 0.3), GATE, "not_assessable",
-         "the gate is underpowered here"),
-        (Limit("m.f", 0.2, bound="value"), (0.25, 0.3, 0.3), GATE, "not_assessable", "the gate is underpowered here"),
+        (Limit("m.f", 0.2), (0.25, 0.3, 0.3), GATE, "undecided", "the evaluation is too weak here"),
+        (Limit("m.f", 0.2, bound="significant"), (0.25, 0.3, 0.3), GATE, "undecided",
+         "the evaluation is too weak here"),
+        (Limit("m.f", 0.2, bound="value"), (0.25, 0.3, 0.3), GATE, "undecided", "the evaluation is too weak here"),
         (Limit("m.f", 0.3), (0.25, 0.3, 0.3), GATE, "pass", ""),  # no interval is widened
     ],
 )  # fmt: skip
@@ -107,12 +107,12 @@ def test_no_interval_with_a_missing_number_passes(
     result = MetricResult("m", (Estimate("f", value, low, high, 50, 50, 0.5, direction),))
     limit = Limit("m.f", bound=bound, **{"at_least" if direction == "lower_is_riskier" else "at_most": 0.0})
     found = judge_limit(replace(limit, at_most=99.0) if limit.at_most is not None else limit, result)
-    assert found.status == "not_assessable" and math.isnan(found.measured)
+    assert found.status == "undecided" and math.isnan(found.measured)
 
 
 @pytest.mark.parametrize(
     ("subjects", "significant", "status"),
-    [(29, False, "not_assessable"), (30, False, "pass"), (29, True, "fail"), (30, True, "fail")],
+    [(29, False, "undecided"), (30, False, "pass"), (29, True, "fail"), (30, True, "fail")],
 )
 @pytest.mark.parametrize("bound", get_args(Bound))
 def test_with_too_few_subjects_only_a_significant_leak_decides(
@@ -122,16 +122,16 @@ def test_with_too_few_subjects_only_a_significant_leak_decides(
     result = MetricResult("m", (Estimate("f", value, low, high, 500, subjects),))
     found = judge_limit(Limit("m.f", at_most=0.2, bound=bound, min_subjects=30), result)
     assert found.status == status
-    assert ("1 more subjects are needed" in found.reason) == (status == "not_assessable")
+    assert ("1 more people are needed" in found.reason) == (status == "undecided")
 
 
 @pytest.mark.parametrize(
     ("low", "high", "statuses", "verdict"),
     [
         (0.00, 0.03, ("pass", "pass"), "pass"),
-        (0.00, 0.06, ("not_assessable", "pass"), "not_assessable"),  # a leak of 4 % is not excluded
+        (0.00, 0.06, ("undecided", "pass"), "undecided"),  # a leak of 4 % is not excluded
         (0.02, 0.03, ("pass", "fail"), "fail"),  # a small leak, but a certain one
-        (0.02, 0.06, ("not_assessable", "fail"), "fail"),
+        (0.02, 0.06, ("undecided", "fail"), "fail"),
         (0.05, 0.06, ("fail", "fail"), "fail"),
     ],
 )
@@ -143,13 +143,13 @@ def test_two_limits_on_one_statistic_are_evaluated_by_their_own_bounds(
     assert tuple(outcome.status for outcome in judged.outcomes) == statuses
     assert judged.status == verdict
     assert [outcome.limit.key for outcome in judged.broken] == [
-        key for key, status in zip(("m.f", "m.f.significant"), statuses, strict=True) if status != "pass"
+        key for key, status in zip(("m.f", "m.f.proven"), statuses, strict=True) if status != "pass"
     ]
 
 
 def test_what_was_not_measured_never_passes() -> None:
     for result in (None, MetricResult("m", ())):
-        assert judge_limit(Limit("m.f", 0.5), result).status == "not_assessable"
+        assert judge_limit(Limit("m.f", 0.5), result).status == "undecided"
 
 
 @pytest.mark.parametrize(
@@ -166,17 +166,17 @@ def test_two_sided_statistics_count_both_directions(low: float, high: float, bou
     ("copies", "members", "status"),
     [
         ((1.0,), (1.0,), "pass"),
-        ((1.0,), (0.1,), "pass"),
-        ((0.1, 1.0), (0.1,), "pass"),  # one limit on copies suffices
-        ((0.1,), (1.0,), "not_assessable"),
-        ((None,), (1.0,), "not_assessable"),  # not measured on the copy
-        ((None, 0.1), (1.0,), "not_assessable"),
+        ((1.0,), (0.1,), "undecided"),  # no limit of the second question gives evidence
+        ((0.1, 1.0), (0.1, 1.0), "pass"),  # one limit of each question suffices
+        ((0.1,), (1.0,), "undecided"),
+        ((None,), (1.0,), "undecided"),  # not measured on the copy
+        ((None, 0.1), (1.0,), "undecided"),
         ((), (1.0, 0.1), "pass"),
-        ((), (0.1, 0.1), "not_assessable"),
+        ((), (0.1, 0.1), "undecided"),
         ((), (None,), "pass"),  # such as statistics of utility
     ],
 )
-def test_a_policy_whose_limits_a_copy_of_train_does_not_break_is_not_assessable(
+def test_a_policy_whose_limits_a_copy_of_train_does_not_break_is_undecided(
     copies: tuple[float | None, ...], members: tuple[float | None, ...], status: str
 ) -> None:
     """The copy has these values. The release is far from its limits."""
@@ -205,9 +205,7 @@ def test_the_levels_of_all_attempts_sum_up_to_that_of_one() -> None:
     assert [round(widening(m, 0.95), 2) for m in (1, 2, 10)] == [1.10, 1.36, 1.84]
 
 
-@pytest.mark.parametrize(
-    ("attempt", "status"), [(1, "pass"), (2, "pass"), (3, "not_assessable"), (30, "not_assessable")]
-)
+@pytest.mark.parametrize(("attempt", "status"), [(1, "pass"), (2, "pass"), (3, "undecided"), (30, "undecided")])
 def test_each_attempt_is_judged_more_strictly(attempt: int, status: str) -> None:
     estimate = Estimate("f", 0.1, 0.0, 0.2, 1000, 1000)
     results = {"m": MetricResult("m", (estimate,))}
@@ -223,7 +221,7 @@ def test_protection_scores_move_down_with_the_attempt() -> None:
     limit = Limit("m.f", at_least=68)
     assert judge_limit(limit, MetricResult("m", (estimate,)), 1).passed
     assert judge_limit(limit, MetricResult("m", (estimate,)), 2).measured == pytest.approx(80 - 10 * widening(2, 0.95))
-    assert judge_limit(limit, MetricResult("m", (estimate,)), 2).status == "not_assessable"
+    assert judge_limit(limit, MetricResult("m", (estimate,)), 2).status == "undecided"
 
 
 def test_the_worst_outcome_is_the_verdict() -> None:
@@ -233,7 +231,7 @@ def test_the_worst_outcome_is_the_verdict() -> None:
         names: Policy(tuple(Limit(f"m.{name}", 0.5) for name in names)).judge(results).status
         for names in ("a", "ab", "ac", "abc")
     }
-    assert verdict == {"a": "pass", "ab": "fail", "ac": "not_assessable", "abc": "fail"}
+    assert verdict == {"a": "pass", "ab": "fail", "ac": "undecided", "abc": "fail"}
 
 
 @pytest.mark.parametrize(

@@ -53,8 +53,8 @@ if TYPE_CHECKING:
 
 BAD_INPUT = 2
 _EXIT = (
-    "Exit status: 0 all limits hold, 1 a limit is broken, 2 invalid input, 3 no limit is broken, but one is not"
-    " assessable, no limit applies, or only a part of the policy was evaluated."
+    "Exit status: 0 all limits hold, 1 a limit is broken, 2 invalid input, 3 no limit is broken, but one is"
+    " undecided, no limit applies, or only a part of the policy was evaluated."
 )
 _LONGEST_VALUE = 80  # characters
 
@@ -290,7 +290,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     if options.json != "-":
         say(report_text(report, options))
     if report.is_part and report.verdict == "pass":
-        return STATUSES["not_assessable"]
+        return STATUSES["undecided"]
     return STATUSES[report.verdict]
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 YES, NO = 0, 1
-STATUSES: Mapping[Status, int] = {"pass": YES, "fail": NO, "not_assessable": 3}  # by verdict; 2 is bad input
+STATUSES: Mapping[Status, int] = {"pass": YES, "fail": NO, "undecided": 3}  # by verdict; 2 is bad input
 HOME = ".dagster_home"
 
 # Default locations, inserted into docstrings of commands for the names in braces.
@@ -212,7 +212,7 @@ def say(*lines: str) -> None:
     sys.stdout.write("\n".join(lines) + "\n")
 
 
-_COLORS = {"pass": 32, "fail": 31, "not_assessable": 33}  # green, red and yellow, as codes of terminals
+_COLORS = {"pass": 32, "fail": 31, "undecided": 33}  # green, red and yellow, as codes of terminals
 _WIDTHS = (60, 100)  # narrowest and widest line on a terminal
 
 

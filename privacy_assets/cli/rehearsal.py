@@ -56,10 +56,10 @@ def run_rehearsal(
         say("", f"The first setting that passes with a margin, for {options.table}:", "", best.yaml.rstrip())
         return YES
     undecided = all(one.report.verdict != "pass" for one in found) and any(
-        one.report.verdict == "not_assessable" for one in found
+        one.report.verdict == "undecided" for one in found
     )
     say("", *_wrapped(_UNDECIDED if undecided else _NONE))
-    return STATUSES["not_assessable"] if undecided else NO
+    return STATUSES["undecided"] if undecided else NO
 
 
 def _tried(pairs: Sequence[str]) -> dict[str, list[Any]]:

@@ -8,7 +8,7 @@ exit status:
   0  the policy holds, and the table was published
   1  it was not published: a limit is broken, or the gate refused for another reason
   2  bad input or bad settings
-  3  it was not published: no limit is broken, but one is not assessable
+  3  it was not published: no limit is broken, but one is undecided
 
 rehearsal:
   --rehearse tries settings of the generator without a publication attempt. It drops holdout and reference, splits the
@@ -51,7 +51,7 @@ from privacy_assets.cli.options import (
     write_json,
 )
 from privacy_assets.cli.rehearsal import check_options, run_rehearsal
-from privacy_assets.errors import ConfigError, NotAssessable, PublicationRefused, outcome_known, with_advice
+from privacy_assets.errors import ConfigError, PublicationRefused, Undecided, outcome_known, with_advice
 
 if TYPE_CHECKING:
     from privacy_assets.gate.releases import Release
@@ -134,7 +134,7 @@ def _run_steps(run: TableRun, device_for: DeviceFor, options: argparse.Namespace
 def _show(result: RunResult, out: Path, options: argparse.Namespace) -> int:
     """Print the result, write the report and the attestation, and return the exit status."""
     refusal = "" if result.refusal is None else with_advice(result.refusal)
-    status = STATUSES["not_assessable"] if isinstance(result.refusal, NotAssessable) else NO
+    status = STATUSES["undecided"] if isinstance(result.refusal, Undecided) else NO
     if result.attested is None:
         sys.stderr.write(f"privacy-assets: refused, the table was not published: {refusal}\n")
         return status

@@ -6,7 +6,7 @@ exit status:
   1  not released: the file or its attestation was changed, the key is not trusted, or the verdict is fail; with
      --max-age, also a file that is not the current release, or was not confirmed within this time
   2  no such file, no trusted key, or a key that cannot be read
-  3  not released: a trusted key signed an attestation of these exact bytes with the verdict not_assessable
+  3  not released: a trusted key signed an attestation of these exact bytes with the verdict undecided
 
 example:
   privacy-assets verify synthetic.parquet
@@ -78,8 +78,8 @@ def _verify(options: argparse.Namespace) -> int:
         say(json.dumps(_json(found), indent=2, allow_nan=False))
     else:
         say(*_verified(found, root))
-    if found.stated is not None and found.stated.verdict == "not_assessable":
-        return STATUSES["not_assessable"]
+    if found.stated is not None and found.stated.verdict == "undecided":
+        return STATUSES["undecided"]
     return YES if found.passed else NO
 
 

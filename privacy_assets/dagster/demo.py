@@ -60,7 +60,7 @@ def run_demo(*, leak: bool, say: Say, shown: Callable[[Report], str] = str) -> i
         shown: Returns the text of the report.
 
     Returns:
-        0 if the table was published, 3 if its verdict is "not_assessable", otherwise 1.
+        0 if the table was published, 3 if its verdict is "undecided", otherwise 1.
     """
     name = LEAKY if leak else HONEST
     here = dg.Definitions(resources=resources(), executor=dg.in_process_executor)
@@ -139,7 +139,7 @@ def _summary(
     say(f"attestation  {io.folder(dg.AssetKey([name, 'attestation']), home=home) / 'attestation.json'}")
     if not outcome.success:
         say("release      none: publication was blocked")
-        return 3 if report.verdict == "not_assessable" else 1
+        return 3 if report.verdict == "undecided" else 1
     store, target = ReleaseStore(home / "releases"), ReleaseTarget(name)
     say(f"release      {store.current(target, default_trusted(store.root, home)).table}")
     return 0

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 warnings.filterwarnings("ignore", category=dg.BetaWarning, module=__name__)
 
 PACKAGE = Path(__file__).parents[1]
-_SIGNS: dict[Status, str] = {"pass": "✓", "fail": "✗", "not_assessable": "?"}
+_SIGNS: dict[Status, str] = {"pass": "✓", "fail": "✗", "undecided": "?"}
 _ASK_REPORT = (
     "the cause depends on all limits of the table: see privacy_report, or the check policy_holds on attestation"
 )
@@ -115,15 +115,15 @@ def score_metadata(result: MetricResult, outcomes: Sequence[LimitOutcome]) -> di
         metadata["most exposed records"] = dg.MetadataValue.table(records)
     numbers = {f.name: f.value for f in result.estimates}
     for outcome in outcomes:
-        judged, limit = _plotted_names(outcome.limit)
-        numbers |= {judged: outcome.measured, limit: outcome.limit.value}
+        measured, limit = _plotted_names(outcome.limit)
+        numbers |= {measured: outcome.measured, limit: outcome.limit.value}
     return metadata | _plotted({**numbers, "seconds": result.seconds})
 
 
 def _plotted_names(limit: Limit) -> tuple[str, str]:
-    """Return the names under which a score has the judged number of a limit, and the limit."""
+    """Return the names under which a score has the measured number of a limit, and the limit."""
     name = limit.key.partition(".")[2]
-    return f"{name}: judged", f"{name}: limit"
+    return f"{name}: measured", f"{name}: limit"
 
 
 def _earlier_numbers(
@@ -138,24 +138,25 @@ def _earlier_numbers(
 
 
 def _limit_by_run(outcome: LimitOutcome, earlier: Sequence[Mapping[str, float]]) -> dict[str, Any]:
-    """Return a plot of the judged number and the limit (dashed) by run, because the UI plots each number alone."""
+    """Return a plot of the measured number and the limit (dashed) by run, because the UI plots each number alone."""
     from privacy_assets.report.svg import line_markdown
 
-    judged, limit = _plotted_names(outcome.limit)
-    rows = [*earlier, {judged: outcome.measured, limit: outcome.limit.value}]
-    lines = [[(run, row.get(name, math.nan)) for run, row in enumerate(rows)] for name in (judged, limit)]
-    image = line_markdown("judged number, and limit (dashed), by run", *lines)
-    return {"judged and limit by run": dg.MetadataValue.md(image)} if image else {}
+    measured, limit = _plotted_names(outcome.limit)
+    rows = [*earlier, {measured: outcome.measured, limit: outcome.limit.value}]
+    lines = [[(run, row.get(name, math.nan)) for run, row in enumerate(rows)] for name in (measured, limit)]
+    image = line_markdown("measured number, and limit (dashed), by run", *lines)
+    return {"measured and limit by run": dg.MetadataValue.md(image)} if image else {}
 
 
 def report_metadata(report: Report) -> dict[str, Any]:
     """Return the verdict, the limits (failed ones first), the report as text, Gretel's scores, and counts to plot.
 
-    An exclamation mark is a limit that holds but cannot fail on this table.
+    An exclamation mark is a limit that holds without evidence.
 
     In a window of 1,200 pixels the UI truncates tables to 300 pixels, and the paths shown below them widen every row.
     Therefore the measured number with a symbol of its verdict comes first, then the limit and its name.
     """
+    from privacy_assets.report.svg import drawn_number
     from privacy_assets.report.words import LABELS, NOTHING, clean, limit_symbol, number
 
     scores = report.gretel_scores
@@ -163,7 +164,7 @@ def report_metadata(report: Report) -> dict[str, Any]:
     records = [
         dg.TableRecord(
             {
-                "judged": f"{'!' if x.passed and x.blind else _SIGNS[x.status]} {number(x.measured)}",
+                "measured": f"{'!' if x.passed and x.blind else _SIGNS[x.status]} {number(drawn_number(x))}",
                 "limit": f"{limit_symbol(x.limit)} {clean(x.limit.key, 60)}",
             }
         )
@@ -429,7 +430,7 @@ def _status(outcome: LimitOutcome) -> str:
     if outcome.by_rule:
         return "by rule"
     if outcome.passed and outcome.blind:
-        return "cannot fail on this table"
+        return "no evidence on this table"
     return outcome.status.replace("_", " ")
 
 
@@ -457,7 +458,7 @@ def limit_result(
 ) -> dg.AssetCheckResult:
     """Return the check result of a limit; see :func:`limit_metadata` for ``advised``.
 
-    A limit that passed but cannot fail on this table gives a warning, which blocks nothing. ``earlier`` has the numbers
+    A limit that holds without evidence gives a warning, which blocks nothing. ``earlier`` has the numbers
     of earlier runs, which are plotted with those of this one.
     """
     return dg.AssetCheckResult(

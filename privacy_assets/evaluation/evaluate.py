@@ -6,6 +6,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,7 +16,7 @@ from privacy_assets.errors import ConfigError, InputError, redact_foreign_errors
 from privacy_assets.evaluation.exchangeability import with_shift_note, without_shift
 from privacy_assets.generators.registry import as_generator
 from privacy_assets.infra.devices import pick_device
-from privacy_assets.infra.host import isolated
+from privacy_assets.infra.host import isolated, user_name
 from privacy_assets.infra.objects import location
 from privacy_assets.infra.progress import Progress, advance, silent, watched
 from privacy_assets.infra.settings import settings_of
@@ -43,6 +44,7 @@ from privacy_assets.tables.contract import (
 )
 from privacy_assets.tables.conversion import column_of
 from privacy_assets.tables.declared import NOTHING, Declared
+from privacy_assets.tables.fingerprints import file_fingerprint
 from privacy_assets.tables.given import PATHS, load
 from privacy_assets.tables.roles import check_identifiers, check_known_categories, may_tell_people_apart
 from privacy_assets.tables.schema import Frame, TableSchema, check_frame
@@ -57,6 +59,7 @@ TableLike = Any  # path or dataframe (pandas, polars, DuckDB, Arrow, ...), see l
 MetricsLike = str | Iterable[str] | Mapping[str, Mapping[str, Any] | None]  # names, or settings by name
 _COPIED_PEOPLE = 2_000  # people of train in the verbatim copy that shows whether a limit can fail
 _BY_CHANCE = 1e-6  # probability of an overlap of train and an unseen holdout below which it is an error
+_EQUAL_ROWS = "Equal rows of a table count as one person, because no row of train occurs in another real table."
 
 
 @redact_foreign_errors
@@ -113,7 +116,7 @@ def evaluate(
             the metrics.
         metrics: Names, or a mapping of names to those settings that a table may set (docs/policy.md). Others
             belong to ``policy``. None: the metrics of ``policy``, or the default ones. If there is no ``policy``, and
-            the default one limits none of them, the verdict is "not_assessable".
+            the default one limits none of them, the verdict is "undecided".
         generator: Generator of ``synthetic``, for metrics that attack it: a registered name, a mapping of ``name`` and
             ``settings``, or a function.
         embedder: If False, no embedder is trained, and statistics that need it are reported as missing. Without a
@@ -165,6 +168,8 @@ def evaluate(
         inputs = with_shift_note(inputs)
         known = inputs.subjects.get("train")
         people = len(inputs.train) if known is None else len(np.unique(known))
+        if known is None and int(inputs.subject_codes("train").max(initial=-1)) + 1 < len(inputs.train):
+            inputs = replace(inputs, notes=(*inputs.notes, _EQUAL_ROWS))
         if in_force and (doubt := size_warning(in_force, people)):
             report(doubt)
             inputs = replace(inputs, notes=(*inputs.notes, doubt))
@@ -177,7 +182,18 @@ def evaluate(
             made = {"name": made_by.name, "settings": made_by.settings(), "overfitting": protection}
         inputs = inputs.with_settings(generator=made)
         results = without_shift(inputs, chosen, run_metrics(inputs, chosen, limits), limits)
-    return build_report(inputs, results, in_force, generator=made)
+    evaluated = build_report(inputs, results, in_force, generator=made)
+    return replace(evaluated, origin=_origin(synthetic))
+
+
+def _origin(synthetic: TableLike) -> dict[str, str]:
+    """Return name and SHA-256 of the file of the synthetic table, the date, and the user of the system."""
+    origin = {"date": date.today().isoformat(), "by": user_name()}
+    if isinstance(synthetic, PATHS):
+        origin["file"] = Path(str(synthetic)).name
+        if isinstance(synthetic, str | Path) and Path(synthetic).is_file():
+            origin["sha256"] = file_fingerprint(synthetic)
+    return origin
 
 
 def check_categories(inputs: EvaluationInputs) -> None:

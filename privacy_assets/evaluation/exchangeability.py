@@ -3,7 +3,7 @@
 Statistics that compare the people of train with those of the holdout take their exchangeability for granted. A holdout
 that differs for its own reasons (later years, other units) breaks limits without any copy, because rows like those of
 train are nearer to train. Such limits are therefore also evaluated for people who are taken out of train, in place of
-the release, and are not assessable if these break them as well.
+the release, and are undecided if these break them as well.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class Draw:
 
     @property
     def verdict(self) -> Status:
-        """ "pass", "fail" (by chance, because there is no leak) or "not_assessable"."""
+        """ "pass", "fail" (by chance, because there is no leak) or "undecided"."""
         return min((outcome.status for outcome in self.outcomes), key=WORST_FIRST.index)
 
 
@@ -96,7 +96,7 @@ class PowerAnalysis:
 
     @property
     def verdict(self) -> Status:
-        """Worst verdict of all splits. "fail" is worse than "not_assessable"."""
+        """Worst verdict of all splits. "fail" is worse than "undecided"."""
         return min((draw.verdict for draw in self.draws), key=WORST_FIRST.index)
 
     @property
@@ -105,7 +105,7 @@ class PowerAnalysis:
         total, counts = len(self.draws), Counter(draw.verdict for draw in self.draws)
         if self.passed == total:
             return f"A harmless release of this split would pass ({total} of {total} draws)."
-        words = {"fail": "would fail by chance", "not_assessable": "would be not assessable", "pass": "would pass"}
+        words = {"fail": "would fail by chance", "undecided": "would be undecided", "pass": "would pass"}
         parts = [
             f"{words[verdict]} in {counts[verdict]} of {total} draws" for verdict in WORST_FIRST if counts[verdict]
         ]

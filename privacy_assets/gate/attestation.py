@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, get_args
 
-from privacy_assets.errors import ConfigError, FailedBefore, NotAssessable, OutOfDate, PolicyNotMet, WrongTarget
+from privacy_assets.errors import ConfigError, FailedBefore, OutOfDate, PolicyNotMet, Undecided, WrongTarget
 from privacy_assets.gate.snapshot import Snapshot
 from privacy_assets.gate.statements import RecordKind, ReleaseTarget, Statement, redo_of
 from privacy_assets.metrics.base import Metric
@@ -31,7 +31,7 @@ class Attestation:
         content: Keyed fingerprint of the rows before rare values were replaced, independent of their order.
         policy: Policy with its limits.
         policy_digest: Digest of the policy.
-        verdict: "pass", "fail" or "not_assessable".
+        verdict: "pass", "fail" or "undecided".
         limits: Status of each limit of the policy, by key.
         remembered: Limits that the same rows failed earlier. If there are any, the verdict is "fail".
         results: Keyed digest of the signed private result of each metric of the policy, by metric.
@@ -221,7 +221,7 @@ def refusal(verdict: Verdict, remembered: Sequence[str] = (), remedy: str = "") 
         return failed_before(remembered)
     more = [f"and {len(lines) - _TOLD} more"] if len(lines) > _TOLD else []
     counted, named = tally(verdict.outcomes), ", ".join([*lines[:_TOLD], *more])
-    kind = NotAssessable if verdict.status == "not_assessable" else PolicyNotMet
+    kind = Undecided if verdict.status == "undecided" else PolicyNotMet
     text = f"the policy does not hold ({verdict.status}: {counted}): {named}"
     return kind(text, outcomes=verdict.broken, remedy=remedy)
 

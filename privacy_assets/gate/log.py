@@ -34,7 +34,7 @@ from privacy_assets.policy import Limit, LimitOutcome, Policy
 from privacy_assets.version import ENGINE_VERSION
 
 LAST, MOST = 7, 3  # more than MOST "fail" in the last LAST verdicts of a table or partition stop the table
-GRADES = ("", "not_assessable", "pass", "fail")  # a further verdict on the same rows is recorded if it is higher
+GRADES = ("", "undecided", "pass", "fail")  # a further verdict on the same rows is recorded if it is higher
 _STATE, _WHAT = "state", "log of a table"
 _TRIES = 1000  # maximum number of attempts if other processes take the next number
 _SIDES = ("statistic", "bound", "at_most", "at_least")
@@ -121,7 +121,7 @@ class LogState:
             case "verdict":
                 known = {**self.verdicts, content: body["status"]}
                 recent = [one for one in self.recent if one[0] != content]
-                recent += [(content, body["status"], part)] if body["status"] != "not_assessable" else []
+                recent += [(content, body["status"], part)] if body["status"] != "undecided" else []
                 failed = ({"content": content, "part": part, **limit} for limit in body["failed"])
                 return replace(state, verdicts=known, recent=tuple(recent[-200:]), failed=(*self.failed, *failed))
             case "release" | "rollback":
@@ -362,7 +362,7 @@ class Log:
 
 
 def failed_limits(outcomes: Iterable[LimitOutcome]) -> list[dict[str, Any]]:
-    """Return the limits that failed, for a verdict in the log. With more rows, "not_assessable" may pass."""
+    """Return the limits that failed, for a verdict in the log. With more rows, "undecided" may pass."""
     limits = [outcome for outcome in outcomes if outcome.status == "fail"]
     return [{**{name: getattr(one.limit, name) for name in _SIDES}, "reason": one.reason} for one in limits]
 

@@ -7,6 +7,7 @@ the same statistics in each of them.
 from __future__ import annotations
 
 import decimal
+import getpass
 import os
 import sys
 import threading
@@ -30,6 +31,14 @@ _SKLEARN = {
 }  # fmt: skip
 _OPENMP = ("faiss", "sklearn", "torch")  # libraries that use it
 _FORKED_WITHOUT_EXEC = 0x40  # PF_FORKNOEXEC of Linux, see proc(5)
+
+
+def user_name() -> str:
+    """Return the name of the user of the process, or "" if the system does not know it."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):
+        return ""
 
 
 @contextmanager

@@ -261,9 +261,9 @@ _EVALUATED = (
 )
 _TEXT = {
     "exact": "copies of training rows",
-    "jittered": "copies of training rows whose numbers moved by about a tenth of a standard deviation",
-    "resampled": "copies of training rows with one column of each resampled",
-    "rare": "moved copies of isolated training rows",
+    "jittered": "copies of training rows whose numbers are moved by a tenth of a standard deviation",
+    "resampled": "copies of training rows with one cell of each replaced",
+    "rare": "moved copies of the rows of isolated people",
 }
 _SEEN = 0.95  # required detection probability of the stated leak
 _CREDIBLE = 0.9
@@ -283,7 +283,7 @@ class Controls(Metric):
     ``copies.copied_share``, ``copies.changed_share``, ``copies.partial_advantage`` and
     ``membership_inference.outlier_matches``. The complete gate checks more and detects at least as much. The
     statistics evaluate the gate, not the table: there is no default limit, and a broken limit on them makes the release
-    not assessable.
+    undecided.
 
     Args:
         draws: Number of plantings of each kind.
@@ -345,7 +345,7 @@ class Controls(Metric):
         *(
             StatisticSpec(
                 f"smallest_leak_{kind}",
-                f"Share of {_TEXT[kind]} in a release that is detected with 95 % probability.",
+                f"Smallest share of {_TEXT[kind]} that breaks a limit with 95 % probability.",
                 measures="evaluation",
             )
             for kind in KINDS

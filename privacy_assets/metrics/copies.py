@@ -341,20 +341,30 @@ class Copies(Metric):
     optional_inputs: ClassVar[frozenset[str]] = frozenset({"reference"})
     statistics: ClassVar[tuple[StatisticSpec, ...]] = (
         StatisticSpec(
-            "copied_share", "Share of training people whose own row the release repeats, beyond chance.", "two_sided"
+            "copied_share",
+            "Share of people in train whose own row is in the release, minus the share expected by chance.",
+            "two_sided",
+            leak="that copies the rows of {share} of the people in train{people}",
         ),
         StatisticSpec(
             "changed_share",
-            "Share of training people whose own row the release has with up to two changed cells, beyond chance.",
+            "Share of people in train whose own row is in the release with at most two cells changed, minus the share"
+            " expected by chance.",
             "two_sided",
+            leak="that copies the rows of {share} of the people in train{people}, with at most two cells changed",
         ),
         StatisticSpec(
-            "partial_advantage", "Members' advantage in rare values shared with a synthetic row.", "two_sided"
+            "partial_advantage",
+            "Advantage of an attacker who calls people members if they share rare values with a released row.",
+            "two_sided",
+            leak="that gives an attacker an advantage of {share} from shared rare values",
         ),
         StatisticSpec(
             "repeated_share",
-            "Share of synthetic rows that repeat a row of few training people three times or more, beyond chance.",
+            "Share of released rows that are three or more equal rows, where at most ten people have this row and one"
+            " of them is in train, minus the share expected by chance.",
             seen_in_copy=False,
+            leak="in which {share} of the released rows repeat a rare row of a person in train",
         ),
     )
     default_limits: ClassVar[tuple[Limit, ...]] = (
@@ -392,7 +402,7 @@ class Copies(Metric):
     )
     small_policy_limits: ClassVar[Mapping[str, float]] = {
         "copies.copied_share": 0.08,
-        "copies.copied_share.significant": 0.006,
+        "copies.copied_share.proven": 0.006,
     }
     plots: ClassVar[tuple[Plot, ...]] = (
         SharePlot(

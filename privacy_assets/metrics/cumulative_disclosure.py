@@ -99,11 +99,16 @@ class CumulativeDisclosure(Metric):
     statistics: ClassVar[tuple[StatisticSpec, ...]] = (
         StatisticSpec(
             "excess",
-            "Share of training people to whom a released row comes near, beyond equally isolated unseen people.",
+            "Share of people in train to whom a released row is close, minus the same share of equally isolated people"
+            " in holdout.",
             "two_sided",
+            leak="that brings released rows close to {share} more of the people in train{people} than of other people",
         ),
         StatisticSpec(
-            "share", "Share of training people to whom a released row comes near, beyond chance.", "two_sided"
+            "share",
+            "Share of people in train to whom a released row is close, minus the share expected by chance.",
+            "two_sided",
+            leak="that brings released rows close to {share} of the people in train{people}",
         ),
     )
     default_limits: ClassVar[tuple[Limit, ...]] = (

@@ -352,7 +352,11 @@ class Dcr(Metric):
     required_inputs = frozenset(ROLES)
     optional_inputs = frozenset({"embedder"})
     statistics = (
-        StatisticSpec("privacy_score", "Share of synthetic rows closer to training rows than chance allows."),
+        StatisticSpec(
+            "privacy_score",
+            "Share of synthetic rows closer to training rows than chance allows.",
+            leak="that brings {share} of the released rows closer to people in train than chance does",
+        ),
         StatisticSpec(
             "privacy_score_embedded",
             "Share of synthetic rows closer to training rows than chance allows, in the contrastive embedding.",
@@ -369,9 +373,11 @@ class Dcr(Metric):
         ),
         StatisticSpec(
             "member_excess_any",
-            "Excess share of members, strongest evidence over all distances and tails.",
+            "Among the real rows closest to the release, the share of members in excess of the expected one: the"
+            " strongest evidence over all distances and tails.",
             "two_sided",
             embedded=True,
+            leak="that makes members {share} more frequent among the closest real rows than expected",
         ),
         IDENTICAL_EXCESS,
     )

@@ -178,8 +178,10 @@ class Linkability(Metric):
     statistics: ClassVar[tuple[StatisticSpec, ...]] = (
         StatisticSpec(
             "excess",
-            "Share of members whose two halves are joined through the table, minus that of unseen people.",
+            "Share of people in train for whom two halves of the record are joined through the table, minus the same"
+            " share in holdout.",
             "two_sided",
+            leak="that links the records of {share} more of the people in train{people} than of other people",
         ),
         StatisticSpec(
             "risk", "Giomi's linkability risk: the excess as a share of the unseen people who are not joined."

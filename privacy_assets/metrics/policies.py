@@ -20,7 +20,7 @@ from privacy_assets.stats.estimates import to_jsonable
 from privacy_assets.version import ENGINE_VERSION
 
 PolicyLike = Policy | Mapping[str, Any] | str | Path
-# Number of members below which a leak-free release is often not assessable under the shipped policies, with a holdout
+# Number of members below which a leak-free release is often undecided under the shipped policies, with a holdout
 # of six tenths of that size. Measured by the power analysis without controls. Of 12 such releases of Adult, UK census
 # and the demo, 12 pass with 1,500 members under the default policy and 11 with 1,000. Under small, 7 pass with 800 and
 # 4 with 600.
@@ -188,7 +188,7 @@ def size_warning(policy: Policy, n_subjects: int) -> str:
     small = ", use policy small if you accept its wider limits" if fits else ""
     return (
         f"Train has {n_subjects:,} people, fewer than {fewest:,}: under policy {safe_repr(policy.name)} the verdict is"
-        f' often "not assessable". Fix: use more people{small}, or run `privacy-assets power` to see which limits a'
+        f' often "undecided". Fix: use more people{small}, or run `privacy-assets power` to see which limits a'
         " split of this size can decide."
     )
 
@@ -274,7 +274,7 @@ def _fits(policy: Policy, shipped: ShippedName, *, part: bool) -> bool:
 
 
 def _fewest_subjects(policy: Policy) -> int:
-    """Return the number of members below which the verdict is often "not assessable"; 0 without a shipped policy.
+    """Return the number of members below which the verdict is often "undecided"; 0 without a shipped policy.
 
     For a policy that extends a shipped one it is the number of ``small`` if its limits are at least as wide.
     """

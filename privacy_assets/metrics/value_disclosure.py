@@ -180,16 +180,24 @@ class ValueDisclosure(Metric):
     optional_inputs: ClassVar[frozenset[str]] = frozenset({"reference"})
     in_leak_studies: ClassVar[bool] = False
     statistics: ClassVar[tuple[StatisticSpec, ...]] = (
-        StatisticSpec("foreign_cells", "Share of cells, in the worst column, whose value no real row has."),
+        StatisticSpec(
+            "foreign_cells",
+            "Share of cells, in the worst column, whose value no real row has.",
+            leak="in which {share} of the cells of a column have a value that no real row has",
+        ),
         StatisticSpec(
             "generated_excess",
-            "Share of people whose text or identifier is in generated columns because of membership.",
+            "Share of people in train whose text or identifier is in a generated column, minus the same share in"
+            " holdout.",
             "two_sided",
+            leak="that publishes the text or identifier of {share} of the people in train{people}",
         ),
         StatisticSpec(
             "own_values",
-            "Share of people in train who alone have a value that is in the table, less that of unseen people.",
+            "Share of people in train with a value that no other person has and that is in the release, minus the same"
+            " share in holdout.",
             "two_sided",
+            leak="that publishes a value nobody else has, of {share} of the people in train{people},",
         ),
     )
     default_limits: ClassVar[tuple[Limit, ...]] = (

@@ -223,7 +223,8 @@ ADVICE: dict[str, Advice] = {  # by cause
         ),
     ),
     "small holdout": Advice(
-        "There are too few people to decide. If known, the limits state how many more are needed.",
+        "There are too few people to decide. With six columns or more, 1,500 people in train and 900 in holdout usually"
+        " suffice.",
         (
             Action(
                 "Assign more people to the holdout (split: {train: 0.4, holdout: 0.4, reference: 0.2})",
@@ -377,13 +378,15 @@ def first_remedy(advised: Iterable[Mapping[str, Any]]) -> str:
 def cause_of(outcome: LimitOutcome) -> str:
     """Return the cause of a limit that did not pass, considered alone.
 
-    Empty if it passed or an input is missing. A limit that is not assessable but significantly beyond chance has the
+    Empty if it passed or an input is missing. A limit that is undecided but significantly beyond chance has the
     same cause as a failed one.
     """
     declared, estimate = _declared(outcome), outcome.estimate
-    if outcome.passed or estimate is None or outcome.blind:
+    if outcome.passed or estimate is None or outcome.can_fail is False and outcome.blind:
         return ""
-    if outcome.status == "not_assessable" and not (estimate.measures == "release" and _beyond_chance(estimate)):
+    if outcome.blind:
+        return declared.undecided
+    if outcome.status == "undecided" and not (estimate.measures == "release" and _beyond_chance(estimate)):
         if estimate.note.startswith(DIFFER):
             return "different holdout"
         if NARROW in estimate.note:
@@ -491,7 +494,7 @@ def what_to_do(outcome: LimitOutcome) -> str:
         return ""
     if outcome.status == "fail":
         return sentence(outcome.limit.advice)
-    if outcome.blind:
+    if outcome.blind and outcome.can_fail is False:
         return "Too many people share their rows in this table. Evaluate more of its columns."
     if outcome.estimate is None:
         return f"Run the metric {outcome.limit.metric}, which the policy requires."

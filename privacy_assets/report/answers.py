@@ -2,6 +2,10 @@
 
 Each statistic declares its question. Limits on other statistics form two groups at the end: limits on the gate (would a
 leak have been detected?) and all others, such as limits on utility.
+
+An answer is "Yes" if a limit is broken, "A small leak, within the tolerance" if the limits hold and a leak is certain,
+"No leak found" if they hold and none is certain, and otherwise "Cannot tell". An answer of "No leak found" states which
+leak would have been found.
 """
 
 from __future__ import annotations
@@ -9,14 +13,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any, Literal
 
 from privacy_assets.metrics.base import Question
 from privacy_assets.metrics.registry import METRICS, statistic_specs
 from privacy_assets.policy import WORST_FIRST, LimitOutcome, Status
 from privacy_assets.report.advice import MATCHED, cause_of
-from privacy_assets.report.words import clean, interval, number
-from privacy_assets.stats.estimates import Estimate, MetricResult, decimal
+from privacy_assets.report.words import clean, interval, number, percent, percent_interval
+from privacy_assets.stats.estimates import Estimate, MetricResult
 
 AnswerStatus = Status | Literal["not_limited", "not_tested"]
 
@@ -29,17 +34,52 @@ TITLES: dict[Question, str] = {
     "values": "Does the table contain values that only one person has?",
 }
 _GATE, _OTHER = "Would this evaluation have detected a leak?", "Other statistics"
+SMALL_LEAK = "A small leak, within the tolerance"
+# A leak is certain if an interval of this level, jointly over the statistics of all questions, does not reach the value
+# without a leak. At this level for each question alone, 4 of 49 releases of fresh rows show a leak by chance.
+JOINT_LEVEL = 0.99
 _WORDS: dict[AnswerStatus, str] = {
     "pass": "No leak found",
     "fail": "Yes",
-    "not_assessable": "Cannot tell",
+    "undecided": "Cannot tell",
     "not_limited": "Not limited by this policy",
     "not_tested": "Not tested",
 }
 _OF_ROWS = ("copies", "singling out", "linking", "membership")  # questions about whole rows
 _UNKNOWN = "foreign values"  # such cells could encode private rows, but need not
-_WORDS_OF_GATE: dict[AnswerStatus, str] = {"pass": "Yes", "fail": "No", "not_assessable": "Not shown"}
+_WORDS_OF_GATE: dict[AnswerStatus, str] = {"pass": "Yes", "fail": "No", "undecided": "Not shown"}
 _WORDS_OF_OTHER: dict[AnswerStatus, str] = {"pass": "Within limits", "fail": "Broken"}
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Sizes of the tables, which turn shares into numbers of people.
+
+    Attributes:
+        n_members: Number of people in train. None: unknown.
+        release_ratio: Number of released rows for each row of train.
+    """
+
+    n_members: int | None = None
+    release_ratio: float = 1.0
+
+    @classmethod
+    def of(cls, tables: Mapping[str, Mapping[str, int]]) -> Sizes:
+        """Return the sizes of the tables of a report, "rows" and "subjects" by role."""
+        train = tables.get("train", {})
+        n_rows = train.get("rows", 0)
+        n_synthetic = tables.get("synthetic", {}).get("rows", n_rows)
+        return cls(train.get("subjects"), n_synthetic / n_rows if n_rows else 1.0)
+
+    def people(self, share: float) -> str:
+        """Return the number of people of a share of train, as " (about 51 people)", or "" if it is unknown."""
+        if self.n_members is None:
+            return ""
+        n_people = max(round(share * self.n_members), 1)
+        return f" (about {n_people:,} {'person' if n_people == 1 else 'people'})"
+
+
+NO_SIZES = Sizes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +89,9 @@ class Answer:
     Attributes:
         title: Question.
         word: Answer in a few words.
-        status: Worst status of its limits. Limits that cannot fail on this table do not count as passed.
+        status: Worst status of its limits.
         outcomes: Its limits.
-        strongest: The limit exceeded by most, otherwise one that is not assessable, otherwise the one closest to being
+        strongest: The limit exceeded by most, otherwise one that is undecided, otherwise the one closest to being
             exceeded. None: no limits.
         statement: What the answer rests on, in one or two sentences.
         detectable_leaks: Description of the smallest detectable leaks, or "".
@@ -91,13 +131,16 @@ class Answer:
         }
 
 
-def answers(outcomes: Iterable[LimitOutcome], results: Mapping[str, MetricResult], verdict: Status) -> list[Answer]:
+def answers(
+    outcomes: Iterable[LimitOutcome], results: Mapping[str, MetricResult], verdict: Status, sizes: Sizes = NO_SIZES
+) -> list[Answer]:
     """Answer the main questions, and the other two groups if they have limits or results.
 
     Args:
         outcomes: Outcomes of all limits.
         results: Results by metric.
         verdict: Status on the table.
+        sizes: Sizes of the tables.
     """
     groups: dict[str, list[LimitOutcome]] = {}
     for outcome in outcomes:
@@ -107,10 +150,28 @@ def answers(outcomes: Iterable[LimitOutcome], results: Mapping[str, MetricResult
     measured = {question_of(name) for name in estimates}
     others = [group for group in (_GATE, _OTHER) if group in groups or group in measured]
     titles = [*TITLES.items(), *zip(others, others, strict=True)]
-    copied = any(outcome.status == "fail" for outcome in groups.get("copies", ()))
-    return [
-        _answer(group, title, groups.get(group, []), results, estimates, verdict, copied) for group, title in titles
-    ]
+    has_copies = any(outcome.status == "fail" for outcome in groups.get("copies", ()))
+    evidence = Evidence(results, estimates, verdict, has_copies, sizes)
+    return [_answer(group, title, groups.get(group, []), evidence) for group, title in titles]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What all answers have in common.
+
+    Attributes:
+        results: Results by metric.
+        estimates: Statistics by full name.
+        verdict: Status on the table.
+        has_copies: True if a limit on copies is broken.
+        sizes: Sizes of the tables.
+    """
+
+    results: Mapping[str, MetricResult]
+    estimates: Mapping[str, Estimate]
+    verdict: Status
+    has_copies: bool
+    sizes: Sizes
 
 
 def question_of(name: str) -> str:
@@ -131,37 +192,25 @@ def _home(metric: str) -> str:
     return _OTHER if kind is None else kind.question or question_of(f"{metric}.{kind.statistics[0].name}")
 
 
-def _answer(
-    group: str,
-    title: str,
-    outcomes: list[LimitOutcome],
-    results: Mapping[str, MetricResult],
-    estimates: Mapping[str, Estimate],
-    verdict: Status,
-    copied: bool,
-) -> Answer:
-    own = {name: one for name, one in estimates.items() if question_of(name) == group}
-    status = _status(outcomes, own)
-    words = _WORDS | {_GATE: _WORDS_OF_GATE, _OTHER: _WORDS_OF_OTHER}.get(group, {})
+def _answer(group: str, title: str, outcomes: list[LimitOutcome], evidence: Evidence) -> Answer:
+    of_group = {name: estimate for name, estimate in evidence.estimates.items() if question_of(name) == group}
+    status = _status(outcomes, of_group)
     strongest = min(outcomes, key=_strength, default=None)
-    word = words[status]
-    if status == "fail" and {cause_of(outcome) for outcome in outcomes if outcome.status == "fail"} == {_UNKNOWN}:
-        word = "Not ruled out"
-    if status == "pass" and copied and group in TITLES and group != "values":
-        word = "No further leak found"
-    if status == "pass" and any(outcome.by_rule for outcome in outcomes):
-        word = "No, by the threshold rule"
-    planted = _planted(estimates, group)
-    if group == _GATE and status == "not_assessable" and verdict == "fail":
-        word = "Yes, it detected one"
-    elif group == _GATE and planted and not outcomes:
-        word = f"From {planted[0]} on"
-    leaks = "; ".join(planted) or _detectable(strongest)
-    statement = _statement(status, strongest, leaks, own) if group in TITLES else _reason(strongest)
-    if status == "fail" and group in _OF_ROWS:
-        statement += _source(results)
-    if group == _GATE and planted and not outcomes:
-        statement = "Smaller leaks can remain undetected. This does not affect the verdict."
+    planted = _planted(evidence, group)
+    leaks = planted or _smallest_leak(outcomes, evidence.sizes)
+    if group in TITLES:
+        word = _word(group, status, outcomes, evidence)
+        statement = _statement(status, strongest, leaks, of_group, evidence.sizes)
+        if word == SMALL_LEAK:
+            statement = _small_leak(outcomes)
+        is_explained = evidence.has_copies and group != "copies"  # by the columns at the first question
+        if status == "fail" and group in _OF_ROWS and not is_explained:
+            statement += _source(evidence.results)
+    elif group == _GATE:
+        word, statement = _answer_on_detection(status, strongest, planted, evidence)
+    else:
+        word = _WORDS_OF_OTHER.get(status, _WORDS[status])
+        statement = _reason(strongest)
     return Answer(
         title=title,
         word=word,
@@ -170,35 +219,115 @@ def _answer(
         strongest=strongest,
         statement=statement,
         detectable_leaks=leaks,
-        not_tested=tuple(_not_tested(estimates, results, group)),
-        metrics=tuple(name for name in results if _home(name) == group),
-        estimates=tuple(own),
+        not_tested=tuple(_not_tested(evidence.estimates, evidence.results, group)),
+        metrics=tuple(name for name in evidence.results if _home(name) == group),
+        estimates=tuple(of_group),
         main=group in TITLES,
     )
 
 
+def _word(group: str, status: AnswerStatus, outcomes: Sequence[LimitOutcome], evidence: Evidence) -> str:
+    """Return the answer to a main question in a few words."""
+    if status == "fail":
+        causes = {cause_of(outcome) for outcome in outcomes if outcome.status == "fail"}
+        return "Not ruled out" if causes == {_UNKNOWN} else _WORDS[status]
+    if status != "pass":
+        return _WORDS[status]
+    if has_small_leak(outcomes):
+        return SMALL_LEAK
+    if any(outcome.by_rule for outcome in outcomes):
+        return "No, by the threshold rule"
+    if evidence.has_copies and group != "values":
+        return "No further leak found"
+    return _WORDS[status]
+
+
+def has_small_leak(outcomes: Iterable[LimitOutcome]) -> bool:
+    """Return True if a leak is certain: the interval of a statistic is beyond the value without a leak.
+
+    The intervals have the level ``JOINT_LEVEL`` jointly over the statistics of all questions (Bonferroni, with an equal
+    part for each question). They are taken as normal.
+
+    Args:
+        outcomes: Outcomes of the limits of a question.
+    """
+    estimates = {}
+    for outcome in outcomes:
+        estimate = outcome.estimate
+        if estimate is not None and estimate.measurable and estimate.low < estimate.high and not outcome.by_rule:
+            estimates[outcome.limit.statistic] = estimate
+    level = 1 - (1 - JOINT_LEVEL) / (len(TITLES) * max(len(estimates), 1))
+    return any(_is_beyond_chance(estimate, level) for estimate in estimates.values())
+
+
+def _small_leak(outcomes: Sequence[LimitOutcome]) -> str:
+    """Return a sentence on the proven leak that uses most of its limit."""
+    proven = [outcome for outcome in outcomes if outcome.proven > 0]
+    most = max(proven or outcomes, key=lambda outcome: outcome.proven / max(outcome.tolerance, 1e-9))
+    spec = statistic_specs().get(most.limit.statistic)
+    meaning = spec.meaning.rstrip(".") if spec is not None else most.limit.statistic
+    return f"{meaning}: {percent_interval(most)}. The policy tolerates {percent(most.tolerance)}."
+
+
+def _is_beyond_chance(estimate: Estimate, level: float) -> bool:
+    """Return True if the interval of a two-sided level does not reach the value without a leak."""
+    if math.isnan(estimate.null):
+        return False
+    normal = NormalDist()
+    scale = normal.inv_cdf((1 + level) / 2) / normal.inv_cdf((1 + estimate.confidence) / 2)
+    low = estimate.value - scale * (estimate.value - estimate.low)
+    high = estimate.value + scale * (estimate.high - estimate.value)
+    is_above = low > estimate.null
+    is_below = high < estimate.null
+    return {
+        "higher_is_riskier": is_above,
+        "lower_is_riskier": is_below,
+        "two_sided": is_above or is_below,
+    }[estimate.direction]
+
+
+def _answer_on_detection(
+    status: AnswerStatus, strongest: LimitOutcome | None, planted: str, evidence: Evidence
+) -> tuple[str, str]:
+    """Answer whether a leak would have been detected, in a few words and a sentence."""
+    if status == "undecided" and evidence.verdict == "fail":
+        return "Yes, it detected one", _reason(strongest)
+    if planted and strongest is None:
+        return "Yes", f"{planted} Smaller leaks can remain undetected. This does not affect the verdict."
+    return _WORDS_OF_GATE.get(status, _WORDS[status]), _reason(strongest)
+
+
 def _status(outcomes: Sequence[LimitOutcome], estimates: Mapping[str, Estimate]) -> AnswerStatus:
-    """Return the worst status. If all limits passed but none was shown to fail on a copy, it is not assessable."""
+    """Return the worst status. If all limits passed and none gives evidence, it is undecided."""
     if not outcomes:
-        return "not_limited" if any(one.measurable for one in estimates.values()) else "not_tested"
+        return "not_limited" if any(estimate.measurable for estimate in estimates.values()) else "not_tested"
     worst = min((outcome.status for outcome in outcomes), key=WORST_FIRST.index)
-    seen = {outcome.can_fail for outcome in outcomes}
-    return "not_assessable" if worst == "pass" and False in seen and True not in seen else worst
+    if worst == "pass" and all(outcome.blind for outcome in outcomes):
+        return "undecided"
+    return worst
 
 
 def _statement(
-    status: AnswerStatus, strongest: LimitOutcome | None, leaks: str, estimates: Mapping[str, Estimate]
+    status: AnswerStatus,
+    strongest: LimitOutcome | None,
+    leaks: str,
+    estimates: Mapping[str, Estimate],
+    sizes: Sizes,
 ) -> str:
-    found = strongest.estimate if strongest is not None else None
-    if status == "fail" and strongest is not None and found is not None and found.measurable:
+    estimate = strongest.estimate if strongest is not None else None
+    if status == "fail" and strongest is not None and estimate is not None and estimate.measurable:
         spec = statistic_specs().get(strongest.limit.statistic)
         meaning = spec.meaning.rstrip(".") if spec is not None else strongest.limit.statistic
-        return f"{meaning}: {interval(found)}."
+        return f"{meaning}: {percent_interval(strongest)}."
     if status == "pass" and leaks:
-        return f"This would have been found: {leaks}."
+        return leaks
+    if status == "undecided" and strongest is not None and strongest.blind:
+        if strongest.can_fail is False:
+            return "The limits give no evidence: on this table, even a full copy of train stays within them."
+        return f"The attack is too weak here. {leak_sentence(strongest, sizes).replace('A leak', 'Only a leak', 1)}"
     if status == "not_limited":
-        name, one = next((name, one) for name, one in estimates.items() if one.measurable)
-        return f"{name} is {interval(one)} ({number(one.null)}: no leak)."
+        name, estimate = next((name, estimate) for name, estimate in estimates.items() if estimate.measurable)
+        return f"{name} is {interval(estimate, name)} ({number(estimate.null)}: no leak)."
     return _reason(strongest)
 
 
@@ -219,33 +348,63 @@ def _strength(outcome: LimitOutcome) -> tuple[int, bool, float]:
     return WORST_FIRST.index(outcome.status), outcome.blind, math.inf if math.isnan(used) else -used
 
 
-def _planted(estimates: Mapping[str, Estimate], group: str) -> list[str]:
-    """Return the shares of planted rows at which a limit was exceeded, for this question or for all."""
-    declared = [
-        (estimates.get(f"{name}.{statistic}"), what)
-        for name, metric in METRICS.items()
-        for question, statistics in metric.detectable_leaks.items()
-        if group in (question, _GATE)
-        for statistic, what in statistics.items()
-    ]
-    return [
-        f"{decimal(float(f'{100 * x.value:.2g}'))} % {what}" for x, what in declared if x is not None and x.measurable
-    ]
+def _planted(evidence: Evidence, group: str) -> str:
+    """Return sentences on the smallest planted leaks that broke a limit, or "".
+
+    For a question, they name its first kind, plain copies. For all questions, they name the kind that is easiest to
+    find and the kind that is hardest to find.
+    """
+    shares = []
+    for name, metric in METRICS.items():
+        for question, statistics in metric.detectable_leaks.items():
+            if group not in (question, _GATE):
+                continue
+            for statistic, what in statistics.items():
+                estimate = evidence.estimates.get(f"{name}.{statistic}")
+                if estimate is not None and estimate.measurable:
+                    shares.append((estimate.value, what))
+    if not shares:
+        return ""
+    if group != _GATE:
+        return f"{_planted_kind(*shares[0], evidence.sizes)} would have been found."
+    easiest, *others = [_planted_kind(share, what, evidence.sizes) for share, what in sorted(shares)]
+    found = f"{easiest} would have been found."
+    return f"{found} The kind that is hardest to find needs {others[-1]}." if others else found
 
 
-def _detectable(strongest: LimitOutcome | None) -> str:
-    """Return the smallest effect that the strongest attack detects and its limit does not tolerate, or ""."""
-    estimate = strongest.estimate if strongest else None
-    if strongest is None or estimate is None or strongest.blind:
-        return ""
-    start = estimate.null if estimate.direction != "two_sided" and math.isfinite(estimate.null) else 0.0
-    missed, tolerated = (abs(x - start) for x in (estimate.minimum_detectable_effect, strongest.limit.value))
-    if not 0 < missed < math.inf:  # 0: there is no match, so no effect to detect
-        return ""
-    least = missed + tolerated if strongest.limit.bound == "significant" else max(missed, tolerated)
-    effect = start - least if strongest.limit.at_most is None else start + least
-    null = "" if estimate.null == 0 else f" ({number(estimate.null)}: no leak)"
-    return f"{strongest.limit.statistic} of {number(effect)}{null}"
+def _planted_kind(share: float, what: str, sizes: Sizes) -> str:
+    """Return a planted leak, for example ``1.7 % copies of training rows (about 51 people)``."""
+    return f"{percent(share)} {what}{sizes.people(share * sizes.release_ratio)}"
+
+
+def _smallest_leak(outcomes: Sequence[LimitOutcome], sizes: Sizes) -> str:
+    """Return a sentence on the smallest leak that a limit would have found, in multiples of its tolerance, or ""."""
+    sentences = []
+    for outcome in outcomes:
+        has_evidence = outcome.estimate is not None and not outcome.blind and not outcome.by_rule
+        if has_evidence and outcome.smallest_leak > 0 and math.isfinite(outcome.smallest_leak):
+            multiple = outcome.smallest_leak / max(outcome.tolerance, 1e-9)
+            sentences.append((multiple, leak_sentence(outcome, sizes)))
+    return min(sentences)[1] if sentences else ""
+
+
+def leak_sentence(outcome: LimitOutcome, sizes: Sizes = NO_SIZES) -> str:
+    """Return a sentence on the smallest leak that a limit would have found.
+
+    Args:
+        outcome: Outcome of a limit on a statistic that was computed.
+        sizes: Sizes of the tables.
+    """
+    estimate = outcome.estimate
+    start = 0.0 if estimate is None or estimate.direction == "two_sided" else estimate.null
+    if not math.isfinite(start):
+        start = 0.0
+    size = start + outcome.smallest_leak if outcome.limit.at_most is not None else start - outcome.smallest_leak
+    spec = statistic_specs().get(outcome.limit.statistic)
+    if spec is None or not spec.leak:
+        return f"{clean(outcome.limit.statistic, 60)} of {number(size)} would have been found."
+    leak = spec.leak.replace("{share}", percent(size)).replace("{people}", sizes.people(size))
+    return f"A leak {leak} would have been found."
 
 
 def _not_tested(estimates: Mapping[str, Estimate], results: Mapping[str, MetricResult], group: str) -> Iterable[str]:

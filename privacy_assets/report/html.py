@@ -11,7 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from privacy_assets.report.page import Page
-from privacy_assets.report.svg import COLOURS
+from privacy_assets.report.svg import COLOURS, legend
 from privacy_assets.report.words import clean, number, sentence
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def render(template: str, values: Mapping[str, Any]) -> str:
 
 def page_html(page: Page) -> str:
     """Return the full page; equal pages give equal bytes."""
-    return render("report.html.j2", vars(page))
+    return render("report.html.j2", {**vars(page), "legend": legend()})
 
 
 def notebook_html(page: Page) -> str:

@@ -15,9 +15,19 @@ from privacy_assets.metrics.policies import load_policy, policy_digest
 from privacy_assets.metrics.registry import METRICS, statistic_specs
 from privacy_assets.policy import LimitOutcome, Policy, Verdict, tally
 from privacy_assets.report.advice import Protection
-from privacy_assets.report.answers import Answer
+from privacy_assets.report.answers import SMALL_LEAK, Answer
 from privacy_assets.report.svg import Rows, as_number, draw, interval_svg, limit_words, shares_svg
-from privacy_assets.report.words import LABELS, clean, interval, judged_text, limit_symbol, number, sentence
+from privacy_assets.report.words import (
+    LABELS,
+    NO_EVIDENCE,
+    clean,
+    interval,
+    limit_interval,
+    limit_symbol,
+    measured_text,
+    number,
+    sentence,
+)
 from privacy_assets.stats.estimates import Estimate, MetricResult, to_jsonable
 
 MOST_ROWS = 60
@@ -31,15 +41,20 @@ BOUNDS = {
     "significant": "Broken if the whole interval is beyond it.",
     "value": "The value must be within it.",
 }
-_DO_NOT_COUNT = {True: "does not count as evidence", False: "do not count as evidence"}
 _UNLIMITED = "the default policy limits none of these statistics"
 ON_COPY = {
     True: "A verbatim copy of train breaks it.",
     False: "A verbatim copy of train does not break it.",
     None: "Not applicable to a copy of train.",
 }
+_SCOPE = (
+    "The verdict covers this table, the people of these tables and the attacks that ran. It does not cover stronger"
+    " attackers, groups too rare to occur in these tables, or what several releases disclose together, unless earlier"
+    " releases were given."
+)
 _LONGEST_NOTE = 3_000  # characters: a list of 20 columns
-_FAR_WORSE = 0.1  # difference from real rows, in a similarity or an area under the curve
+# Differences from real rows, in a similarity or an area under the curve.
+_CLOSE, _FAR_WORSE = 0.02, 0.1
 Entry = Mapping[str, Any]
 
 
@@ -49,12 +64,13 @@ class Page:
 
     Attributes:
         title: Title.
-        verdict: "pass", "fail" or "not_assessable".
+        verdict: "pass", "fail" or "undecided".
         label: Verdict for readers.
         headline: Reason of the verdict.
         summary: The headline, and the meaning of the first cause.
         notes: Notes on how the tables were read.
-        facts: Pairs: date, release, policy and signing key.
+        facts: Pairs: file, tables, generator, date, release, policy and signing key.
+        doubts: Sentences on what the verdict does not cover.
         answers: Questions, see :func:`answer_entry`.
         limits: Limits in the order of the policy, see :func:`limit_entry`.
         limit_advice: Keys of limits by their own advice.
@@ -78,6 +94,7 @@ class Page:
     summary: str
     notes: Sequence[str]
     facts: Sequence[tuple[str, str]]
+    doubts: Sequence[str]
     answers: Sequence[Entry]
     limits: Sequence[Entry]
     limit_advice: Mapping[str, Sequence[str]]
@@ -93,17 +110,8 @@ class Page:
     details: Sequence[tuple[str, Sequence[tuple[str, str]]]]
 
 
-def headline(
-    verdict: Verdict, results: Mapping[str, MetricResult], policy: Policy | None, remembered: Sequence[str] = ()
-) -> str:
-    """Return a sentence on the reason of the verdict, and one on statistics that lack an embedder."""
-    estimates = [(name, estimate) for name, result in results.items() for estimate in result.estimates]
-    absent = [clean(f"{name}.{estimate.name}", 60) for name, estimate in estimates if "no embedder" in estimate.note]
-    without = f" Without an embedder, {_listing(absent)} could not be computed." if absent else ""
-    return _reason(verdict, policy, remembered) + without
-
-
-def _reason(verdict: Verdict, policy: Policy | None, remembered: Sequence[str]) -> str:
+def headline(verdict: Verdict, policy: Policy | None, remembered: Sequence[str] = ()) -> str:
+    """Return a sentence with the reason of the verdict."""
     if policy is None:
         return f"No limit applies: {_UNLIMITED}. Fix: pass a policy with limits on them."
     outcomes = verdict.outcomes
@@ -115,17 +123,12 @@ def _reason(verdict: Verdict, policy: Policy | None, remembered: Sequence[str]) 
             "These rows failed before, and rerunning with another seed or split cannot change that"
             f" ({clean('; '.join(remembered), 400)}). Create a new synthetic table."
         )
-    if verdict.status == "not_assessable":
-        unjudged = [clean(x.limit.key, 60) for x in outcomes if x.status == "not_assessable"]
-        return f"No limit is broken, but {counts} ({_listing(unjudged)}), and a table does not pass without evidence."
+    if verdict.status == "undecided":
+        return f"No limit is broken, but {counts}, and a table does not pass without evidence."
     if policy.part_of is not None:
         return f"{sentence(counts)[:-1]}. {_part_of(policy)}, so evidence that the policy requires is missing."
     title = clean(policy.title, 90)
-    n_blind = sum(outcome.blind for outcome in outcomes)
-    supported = f"{sentence(counts)[:-1]}: the evidence supports publishing this table under the policy “{title}”."
-    if n_blind == 0:
-        return supported
-    return f"{supported} {n_blind} of them cannot fail on this table and {_DO_NOT_COUNT[n_blind == 1]}."
+    return f"{sentence(counts)[:-1]}: the evidence supports publishing this table under the policy “{title}”."
 
 
 def _part_of(policy: Policy) -> str:
@@ -144,12 +147,66 @@ def _listing(names: Sequence[str], most: int = 4) -> str:
     return ", ".join(names[:most]) + more
 
 
+def doubts(
+    answered: Iterable[Answer], outcomes: Iterable[LimitOutcome], results: Mapping[str, MetricResult]
+) -> list[str]:
+    """Return sentences on what the verdict does not cover: attacks that were not run, limits without evidence, scope.
+
+    Args:
+        answered: Answers.
+        outcomes: Outcomes of all limits.
+        results: Results by metric.
+    """
+    sentences: list[str] = []
+    absent = [name for answer in answered if answer.main for name in answer.not_tested]
+    metrics = [clean(name, 60) for name in dict.fromkeys(absent) if "." not in name]
+    if metrics:
+        sentences.append(f"Attacks that did not run: {_listing(metrics)}.")
+    absent_statistics = [name for name in dict.fromkeys(absent) if "." in name]
+    without_embedder = [clean(name, 60) for name in absent_statistics if "no embedder" in _note_of(name, results)]
+    if without_embedder:
+        sentences.append(f"Without an embedder, {_listing(without_embedder)} could not be computed.")
+    n_other = len(absent_statistics) - len(without_embedder)
+    if n_other:
+        are = "statistic has" if n_other == 1 else "statistics have"
+        sentences.append(f"{n_other} further {are} no value; the part for the data team states why.")
+    blind = [clean(outcome.limit.key, 60) for outcome in outcomes if outcome.passed and outcome.blind]
+    if blind:
+        held = "holds" if len(blind) == 1 else "hold"
+        sentences.append(f"{_listing(blind)} {held} without evidence on this table.")
+    return [*sentences, _SCOPE]
+
+
+def _note_of(name: str, results: Mapping[str, MetricResult]) -> str:
+    """Return the note of a statistic, METRIC.STATISTIC; "" for a metric that did not run."""
+    metric, _, statistic = name.partition(".")
+    if metric not in results:
+        return ""
+    return next((estimate.note for estimate in results[metric].estimates if estimate.name == statistic), "")
+
+
+def file_facts(origin: Mapping[str, str], fingerprints: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return the file of the synthetic table with its digest, or a digest of its content."""
+    if "file" in origin:
+        digest = origin.get("sha256", "")
+        return [("File", clean(origin["file"]) + (f" (SHA-256 {digest[:16]})" if digest else ""))]
+    content = fingerprints.get("synthetic", "")
+    return [("Content", f"{clean(content)[:16]} (start of the digest of the rows)")] if content else []
+
+
+def origin_facts(origin: Mapping[str, str], version: str) -> list[tuple[str, str]]:
+    """Return date, user and version of an evaluation."""
+    when = f"{origin['date']}, " if "date" in origin else ""
+    who = f" by {clean(origin['by'])}" if origin.get("by") else ""
+    return [("Evaluated", f"{when}privacy-assets {clean(version)}{who}")]
+
+
 def signing_facts(policy: Policy | None, signed: Mapping[str, str] | None, attempt: int) -> list[tuple[str, str]]:
     """Return date, release, policy and signing key."""
     title = f"{policy.title} ({policy_digest(policy)[:12]})" if policy else f"none: {_UNLIMITED}"
     if signed is None:
-        unsigned = "not signed: this report was created without a gate and cannot be used for publication"
-        return [("Policy", title), ("Signed by", unsigned)]
+        unsigned = "none: this report was created without the gate, and cannot be used for publication"
+        return [("Policy", title), ("Signature", unsigned)]
     release = f"{signed['sha256'][:12]} (end of the release id, and start of the file's SHA-256)"
     return [
         ("Date", signed["date"]),
@@ -166,12 +223,11 @@ def limit_entry(outcome: LimitOutcome) -> Entry:
     return {
         "key": clean(limit.key, 60),
         "statistic": clean(limit.statistic),
-        "row": clean(limit.statistic, 60) + ("" if limit.bound == "conservative" else f" ({limit.bound})"),
         "meaning": sentence(specs[limit.statistic].meaning) if limit.statistic in specs else "",
         "bound": BOUNDS[limit.bound],
         "limit": limit_symbol(limit),
-        "judged": judged_text(outcome),
-        "interval": interval(estimate),
+        "measured": measured_text(outcome),
+        "interval": limit_interval(outcome),
         "status": outcome.status,
         "label": _label(outcome),
         "on_copy": ON_COPY[outcome.can_fail],
@@ -187,7 +243,7 @@ def limit_entry(outcome: LimitOutcome) -> Entry:
 def _label(outcome: LimitOutcome) -> str:
     if outcome.by_rule:
         return "by rule"
-    return "cannot fail" if outcome.passed and outcome.blind else LABELS[outcome.status]
+    return NO_EVIDENCE if outcome.passed and outcome.blind else LABELS[outcome.status]
 
 
 def answer_entry(answer: Answer, results: Mapping[str, MetricResult], limits: Mapping[str, Entry]) -> Entry:
@@ -202,6 +258,7 @@ def answer_entry(answer: Answer, results: Mapping[str, MetricResult], limits: Ma
     decided = answer.strongest.limit.metric if answer.strongest else None
     return {
         **{name: getattr(answer, name) for name in ("title", "word", "status", "main", "shown")},
+        "tone": "small_leak" if answer.word == SMALL_LEAK else answer.status,
         "anchor": re.sub("[^a-z]+", "-", answer.title.lower()).strip("-"),
         "strongest": None if answer.strongest is None else limits[answer.strongest.limit.key],
         "statement": sentence(clean(answer.statement, 600)),
@@ -346,7 +403,10 @@ def size_facts(tables: Mapping[str, Mapping[str, int]], generator: Mapping[str, 
     ]
     columns = next((cell(size.get("columns")) for size in tables.values()), "no")
     name = clean((generator or {}).get("name", "not stated"))
-    return [("Tables", f"{', '.join(told)}; {columns} columns"), ("Generator", name)]
+    settings = pairs((generator or {}).get("settings"))
+    if settings:
+        name += f" ({', '.join(f'{key}={value}' for key, value in settings)})"
+    return [("Tables", f"{', '.join(told)}; {columns} columns"), ("Generator", clean(name, 300))]
 
 
 def useful(utility: Sequence[tuple[str, Estimate]]) -> tuple[str, str]:
@@ -357,7 +417,9 @@ def useful(utility: Sequence[tuple[str, Estimate]]) -> tuple[str, str]:
     text = f"Compared with the same number of real rows: {utility_text(utility)}."
     if worse:
         return "Far worse than real rows", f"{sentence(_listing(worse))[:-1]}: far below real rows. {text}"
-    return "Close to real rows", text
+    if any(estimate.null - estimate.value > _CLOSE for _, estimate in utility):
+        return f"Somewhat worse than real rows (by at most {_FAR_WORSE})", text
+    return f"Close to real rows (at most {_CLOSE} below them)", text
 
 
 def utility_text(utility: Iterable[tuple[str, Estimate]]) -> str:

@@ -25,16 +25,19 @@ from privacy_assets.report.advice import (
     limit_advice,
     privacy_configuration,
 )
-from privacy_assets.report.answers import Answer, answers
+from privacy_assets.report.answers import Answer, Sizes, answers
 from privacy_assets.report.html import notebook_html, page_html
 from privacy_assets.report.page import (
     Page,
     advice_entry,
     answer_entry,
     cell,
+    doubts,
+    file_facts,
     filter_entry,
     headline,
     limit_entry,
+    origin_facts,
     pairs,
     protection_entry,
     signing_facts,
@@ -62,8 +65,8 @@ def installed_versions() -> dict[str, str]:
 
 
 def judged(policy: Policy | None, results: Mapping[str, MetricResult], attempt: int = 1) -> Verdict:
-    """Evaluate a policy as :meth:`.Policy.judge` does. Without a policy, the verdict is "not_assessable"."""
-    return Verdict("not_assessable", ()) if policy is None else policy.judge(results, attempt)
+    """Evaluate a policy as :meth:`.Policy.judge` does. Without a policy, the verdict is "undecided"."""
+    return Verdict("undecided", ()) if policy is None else policy.judge(results, attempt)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -75,7 +78,7 @@ class Report:
 
     Attributes:
         title: Title for readers.
-        policy: Policy. None: no limit applies, and the verdict is "not_assessable".
+        policy: Policy. None: no limit applies, and the verdict is "undecided".
         policy_verdict: Outcomes of its limits.
         results: Results by metric.
         tables: "rows", "columns" and "subjects" of each table, by role.
@@ -93,6 +96,8 @@ class Report:
         signed: "date" of the signature, "key", and "sha256" of the signed file. None: not signed.
         notes: Notes on how the tables were read.
         changes: Changes of the real tables by the threshold rule, by column, as texts. Empty outside of a pipeline.
+        origin: Of an evaluation outside of a pipeline: "file" and "sha256" of the synthetic table, if it is a file,
+            "date", and "by", the user of the system.
         has_earlier_releases: True if statistics count earlier releases, which were passed or published.
     """
 
@@ -113,10 +118,11 @@ class Report:
     notes: Sequence[str] = ()
     changes: Mapping[str, str] = field(default_factory=dict)
     has_earlier_releases: bool = False
+    origin: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def verdict(self) -> Status:
-        """Status "pass", "fail" or "not_assessable"; only "pass" may be published."""
+        """Status "pass", "fail" or "undecided"; only "pass" may be published."""
         return "fail" if self.remembered else self.policy_verdict.status
 
     @property
@@ -192,9 +198,15 @@ class Report:
         }
 
     @property
+    def shows_grades(self) -> bool:
+        """Whether words of grade are shown: the table passes, and no question is unanswered."""
+        main = [answer for answer in self.answers if answer.main]
+        return self.verdict == "pass" and not any(answer.status == "undecided" for answer in main)
+
+    @property
     def answers(self) -> list[Answer]:
         """Answers to the questions of an approver; see ``report.answers``."""
-        return answers(self.policy_verdict.outcomes, self.results, self.verdict)
+        return answers(self.policy_verdict.outcomes, self.results, self.verdict, Sizes.of(self.tables))
 
     @property
     def known(self) -> Known:
@@ -236,6 +248,7 @@ class Report:
             **({"signed": to_jsonable(self.signed)} if self.signed else {}),
             **({"notes": list(self.notes)} if self.notes else {}),
             **({"changes": dict(self.changes)} if self.changes else {}),
+            **({"origin": dict(self.origin)} if self.origin else {}),
             **({"has_earlier_releases": True} if self.has_earlier_releases else {}),
         }
 
@@ -260,6 +273,7 @@ class Report:
         own = {name: data[name] for name in kept}
         own |= {"signed": data.get("signed"), "notes": tuple(data.get("notes", ()))}
         own["changes"] = dict(data.get("changes", {}))
+        own["origin"] = dict(data.get("origin", {}))
         own["has_earlier_releases"] = data.get("has_earlier_releases", False)
         return cls(
             policy=policy, policy_verdict=policy_verdict, results=results, attempt=attempt, remembered=remembered, **own
@@ -275,7 +289,7 @@ class Report:
     def page(self) -> Page:
         """Return the content of every form as plain values."""
         limits = {outcome.limit.key: limit_entry(outcome) for outcome in self.policy_verdict.outcomes}
-        reason = headline(self.policy_verdict, self.results, self.policy, self.remembered)
+        reason = headline(self.policy_verdict, self.policy, self.remembered)
         advised = self.advice
         details = {
             "changes by the threshold rule": self.changes,
@@ -292,15 +306,25 @@ class Report:
             summary=" ".join([reason, *(one["means"] for one in advised[:1])]),
             notes=self._page_notes(),
             facts=[
+                *file_facts(self.origin, self.fingerprints),
                 *size_facts(self.tables, self.generator),
+                *origin_facts(self.origin, self.engine_version),
                 *signing_facts(self.policy, self.signed, self.attempt),
             ],
+            doubts=doubts(self.answers, self.policy_verdict.outcomes, self.results),
             answers=[answer_entry(answer, self.results, limits) for answer in self.answers],
             limits=[*limits.values()],
             limit_advice=limit_advice(self.policy_verdict.broken),
             advice=[advice_entry(one) for one in advised],
-            configuration=[protection_entry(one, self.estimate) for one in self.privacy_configuration],
-            gretel_scores={name: (number(score), level) for name, (score, level) in self.gretel_scores.items()},
+            configuration=[
+                protection_entry(protection, self.estimate)
+                for protection in self.privacy_configuration
+                if protection.state != "unknown"
+            ],
+            gretel_scores={
+                name: (number(score), level if self.shows_grades else "")
+                for name, (score, level) in self.gretel_scores.items()
+            },
             utility=[(name, interval(one), number(one.null)) for name, one in self.utility],
             useful=useful(self.utility),
             utility_text=utility_text(self.utility),

@@ -15,14 +15,13 @@ from xml.sax.saxutils import escape
 
 from privacy_assets.metrics.base import CurvePlot, GradePlot, IntervalPlot, LevelPlot, Plot, SharePlot
 from privacy_assets.policy import LimitOutcome
-from privacy_assets.report.words import LABELS, clean, interval, judged_text, limit_symbol, number
-from privacy_assets.stats.estimates import Estimate
+from privacy_assets.report.words import LABELS, clean, limit_interval, limit_symbol, measured_text, number
 
 Rows = Sequence[Mapping[str, Any]]
 Scale = Callable[[float], float]
 
 XMLNS = "http://www.w3.org/2000/svg"
-COLOURS = {"pass": "#0072b2", "fail": "#d55e00", "not_assessable": "#8a6d00"}
+COLOURS = {"pass": "#0072b2", "fail": "#d55e00", "undecided": "#8a6d00"}
 SERIES = 4
 WIDTH, HEIGHT = 560, 260
 LEFT, RIGHT, TOP, BOTTOM = 58, 14, 14, 42
@@ -33,7 +32,7 @@ def interval_svg(
 ) -> str:
     """Draw a limit, with a mark for the evaluated number and a shaded area beyond the limit.
 
-    A filled circle passes, a diamond fails, a ring is not assessable. The interval is a thin line, the value a tick on
+    A filled circle passes, a diamond fails, a ring is undecided. The interval is a thin line, the value a tick on
     it, the null a dashed line. Two-sided statistics are drawn as distances from the null.
 
     Args:
@@ -44,8 +43,8 @@ def interval_svg(
         hover: Whether the drawing has a tooltip.
     """
     limit, middle, bound = outcome.limit, height / 2, outcome.limit.value
-    null, low, value, high = _along(outcome.estimate)
-    x = _linear([bound, null, low, value, high, outcome.measured], 12, width - 12)
+    null, low, value, high = _along(outcome)
+    x = _linear([bound, null, low, value, high, drawn_number(outcome)], 12, width - 12)
     start, end = (0.0, x(bound)) if limit.at_least is not None else (x(bound), float(width))
     parts = [
         f'<svg xmlns="{XMLNS}" viewBox="0 0 {width} {height}" width="{width}" font-family="sans-serif" font-size="10" '
@@ -64,8 +63,8 @@ def interval_svg(
 
 def limit_words(outcome: LimitOutcome) -> str:
     """Describe a limit in one line: verdict, number compared with the limit, value and interval."""
-    held = f"compared value {judged_text(outcome)}, limit {limit_symbol(outcome.limit)}"
-    return f"{LABELS[outcome.status]}: {held}; value {interval(outcome.estimate)}"
+    held = f"{measured_text(outcome)}, limit {limit_symbol(outcome.limit)}"
+    return f"{LABELS[outcome.status]}: {held}; {limit_interval(outcome)}"
 
 
 def interval_markdown(outcome: LimitOutcome) -> str:
@@ -101,14 +100,15 @@ def _markdown(alt: str, svg: str) -> str:
     return f"![{alt}](data:image/svg+xml,{address})"
 
 
-def _along(estimate: Estimate | None) -> tuple[float, float, float, float]:
-    """Return null, low, value and high as compared with the limit.
+def _along(outcome: LimitOutcome) -> tuple[float, float, float, float]:
+    """Return null, low, value and high as compared with the limit, at the confidence level of the limit.
 
     For two-sided statistics they are distances from the null.
     """
-    if estimate is None:
+    estimate = outcome.estimate
+    if estimate is None or outcome.interval is None:
         return (math.nan,) * 4
-    null, value, ends = estimate.null, estimate.value, sorted((estimate.low, estimate.high))
+    null, value, ends = estimate.null, estimate.value, sorted(outcome.interval[:2])
     if estimate.direction != "two_sided":
         return null, ends[0], value, ends[1]
     side = 1 if sum(ends) >= 2 * null else -1
@@ -116,23 +116,46 @@ def _along(estimate: Estimate | None) -> tuple[float, float, float, float]:
     return 0.0, low, side * (value - null), high
 
 
+def drawn_number(outcome: LimitOutcome) -> float:
+    """Return the number compared with the limit. A negative distance of a two-sided statistic is drawn as 0.
+
+    Args:
+        outcome: Limit and estimate.
+    """
+    if outcome.estimate is not None and outcome.estimate.direction == "two_sided":
+        return max(outcome.measured, 0.0) if math.isfinite(outcome.measured) else outcome.measured
+    return outcome.measured
+
+
+def legend() -> list[tuple[str, str]]:
+    """Return SVG and meaning of each symbol of :func:`interval_svg`."""
+    start = f'<svg xmlns="{XMLNS}" viewBox="0 0 24 18" width="24" height="18">'
+    shapes = {
+        "pass": f'<circle cx="12" cy="9" r="5" fill="{COLOURS["pass"]}"/>',
+        "fail": f'<path d="M12 2l7 7-7 7-7-7z" fill="{COLOURS["fail"]}"/>',
+        "undecided": f'<circle cx="12" cy="9" r="5" fill="none" stroke="{COLOURS["undecided"]}" stroke-width="3"/>',
+        "beyond the limit": '<rect width="24" height="18" fill="currentColor" opacity=".15"/>',
+        "no leak": '<path d="M12 0v18" stroke="currentColor" stroke-dasharray="2"/>',
+    }
+    return [(f"{start}{shape}</svg>", meaning) for meaning, shape in shapes.items()]
+
+
 def _mark(outcome: LimitOutcome, along: tuple[float, float, float], x: Scale, middle: float, width: int) -> str:
     colour, (low, value, high) = COLOURS[outcome.status], along
     if not math.isfinite(outcome.measured):
         return f'<text x="{tenth(width / 2)}" y="{tenth(middle - 14)}">not measured</text>'
-    at, y, lines = tenth(x(outcome.measured)), tenth(middle), ""
+    at, y, lines = tenth(x(drawn_number(outcome))), tenth(middle), ""
     if all(map(math.isfinite, along)):
         tick = f"M{tenth(x(value))} {tenth(middle - 5)}v10"
         lines = f'<path d="M{tenth(x(low))} {y}H{tenth(x(high))}{tick}" stroke="{colour}" stroke-width="2"/>'
     shapes = {
         "pass": f'<circle cx="{at}" cy="{y}" r="5" fill="{colour}"/>',
         "fail": f'<path d="M{at} {tenth(middle - 7)}l7 7-7 7-7-7z" fill="{colour}"/>',
-        "not_assessable": f'<circle cx="{at}" cy="{y}" r="5" fill="none" stroke="{colour}" stroke-width="3"/>',
+        "undecided": f'<circle cx="{at}" cy="{y}" r="5" fill="none" stroke="{colour}" stroke-width="3"/>',
     }
-    left = tenth(_inside(x(outcome.measured), width, 20))
-    return (
-        lines + shapes[outcome.status] + f'<text x="{left}" y="{tenth(middle - 14)}">{number(outcome.measured)}</text>'
-    )
+    left = tenth(_inside(x(drawn_number(outcome)), width, 20))
+    label = f'<text x="{left}" y="{tenth(middle - 14)}">{number(drawn_number(outcome))}</text>'
+    return lines + shapes[outcome.status] + label
 
 
 def curves_svg(rows: Rows, curves: Mapping[str, tuple[str, str]], labels: tuple[str, str], *, log: bool = False) -> str:

@@ -19,9 +19,10 @@ _MIN_LAST_COLUMN = 20  # narrowest last column of a table; with less space, it i
 
 
 def page_text(page: Page, *, columns: int = COLUMNS, every_limit: bool = True) -> str:
-    """Return verdict, answers, advice, notes, limits, utility, Gretel's scores and the privacy configuration.
+    """Return the content of a page in the order of the HTML page.
 
-    Without limits, statistics are listed instead.
+    Verdict, facts, answers, what the verdict does not cover, and advice; then, for the data team, limits, utility,
+    Gretel's scores and the privacy configuration. Without limits, statistics are listed instead.
 
     Args:
         page: Content.
@@ -31,43 +32,65 @@ def page_text(page: Page, *, columns: int = COLUMNS, every_limit: bool = True) -
     Returns:
         Plain text without colors or control characters, and without a final newline.
     """
-    lines = [*_verdict(page, columns), "", *_answers(page), *_advice(page, columns)]
-    if page.notes:
-        lines.append("")
-    for note in page.notes:
-        lines += textwrap.wrap(f"Note: {note}", columns)
+    lines = [_title(page), *_facts(page, columns), ""]
+    lines += [*textwrap.wrap(page.headline, columns), "", *_answers(page, columns)]
+    lines += _doubts(page, columns)
+    lines += _advice(page, columns)
     lines += ["", *(_limits(page.limits, columns, every_limit) if page.limits else _statistics(page, columns))]
     if page.utility_text:
         utility = f"Utility, compared with an equal number of real rows: {page.utility_text}."
         lines += ["", *textwrap.wrap(utility, columns)]
     if page.gretel_scores:
-        scores = [(name, score, level) for name, (score, level) in page.gretel_scores.items()]
-        lines += ["", *aligned([("Gretel's scores, 0 to 100", "score", "grade"), *scores], columns)]
+        scores = [(name, f"{score} {level}".rstrip()) for name, (score, level) in page.gretel_scores.items()]
+        lines += ["", *aligned([("Gretel's scores, 0 to 100", "score"), *scores], columns)]
     protections = [(entry["title"], entry["state"], clean(entry["how"]) or NOTHING) for entry in page.configuration]
-    lines += ["", *aligned([("privacy configuration", "state", "settings"), *protections], columns)]
+    if protections:
+        lines += ["", *aligned([("privacy configuration", "state", "settings"), *protections], columns)]
     return "\n".join(lines)
 
 
 def verdict_lines(page: Page) -> list[str]:
-    """Return the verdict, its reason, the status of each limit and advice, without any measured number.
+    """Return the verdict, the answers in a few words, the status of each limit and advice, without measured numbers.
 
     Sentences are not wrapped, because a log has a record for each line.
     """
+    answers = [f"{answer['title']} {answer['word']}" for answer in page.answers if answer["shown"]]
     limits = [(entry["key"], entry["limit"], entry["label"]) for entry in page.limits]
-    table = aligned([("statistic", "limit", "verdict"), *limits])
-    return [*_verdict(page, sys.maxsize), "", *table, *_advice(page, sys.maxsize)]
+    table = aligned([("limit on", "limit", "verdict"), *limits])
+    return [_title(page), page.headline, "", *answers, *_advice(page, sys.maxsize), "", *table]
 
 
-def _verdict(page: Page, columns: int) -> list[str]:
-    return [f"{page.label.upper()}  {page.title}", *textwrap.wrap(page.headline, columns)]
+def _title(page: Page) -> str:
+    return f"{page.label.upper()}  {page.title}"
 
 
-def _answers(page: Page) -> list[str]:
-    answers = [(answer["title"], answer["word"]) for answer in page.answers if answer["shown"]]
-    answers.append(("Is it useful? (not part of the verdict)", page.useful[0]))
+def _facts(page: Page, columns: int) -> list[str]:
+    name_width = max((width(name) for name, _ in page.facts), default=0) + 2
     lines = list[str]()
-    for title, word in answers:
-        lines += [title, f"    {word}"]
+    for name, value in page.facts:
+        first, *more = textwrap.wrap(value, max(columns - name_width, _MIN_LAST_COLUMN)) or [""]
+        lines.append(f"{_pad(name, name_width)}{first}")
+        lines += [f"{' ' * name_width}{part}" for part in more]
+    return lines
+
+
+def _answers(page: Page, columns: int) -> list[str]:
+    answers = []
+    for answer in page.answers:
+        if answer["shown"]:
+            answers.append((answer["title"], f"{answer['word']}. {answer['statement']}"))
+    answers.append(("Is it useful? (not part of the verdict)", f"{page.useful[0]}."))
+    lines = list[str]()
+    for title, text in answers:
+        lines.append(title)
+        lines += textwrap.wrap(text, columns, initial_indent="    ", subsequent_indent="    ")
+    return lines
+
+
+def _doubts(page: Page, columns: int) -> list[str]:
+    lines = ["", "What the verdict does not show"]
+    for sentence in (*page.notes, *page.doubts):
+        lines += textwrap.wrap(f"- {sentence}", columns, subsequent_indent="  ")
     return lines
 
 
@@ -78,12 +101,12 @@ def _limits(limits: Sequence[Entry], columns: int, every_limit: bool) -> list[st
     for entry in limits:
         if entry["status"] == "pass" and not every_limit:
             continue
-        gap = columns - width(entry["row"]) - width(entry["label"])
-        lines.append(f"{entry['row']}{' ' * max(gap, 2)}{entry['label']}")
+        gap = columns - width(entry["key"]) - width(entry["label"])
+        lines.append(f"{entry['key']}{' ' * max(gap, 2)}{entry['label']}")
         limit = entry["limit"].replace(" ", _NO_BREAK)
-        numbers = f"{entry['judged']}, limit {limit}"
-        if entry["judged"] != NOT_MEASURED:
-            numbers += f", measured {entry['interval']}"
+        numbers = f"limit {limit}"
+        if entry["interval"] != NOT_MEASURED:
+            numbers += f", {entry['interval'].replace(' %', f'{_NO_BREAK}%')}"
         numbers += f": {entry['reason']}"
         wrapped = textwrap.wrap(numbers, columns, initial_indent="    ", subsequent_indent="    ")
         lines += [line.replace(_NO_BREAK, " ") for line in wrapped]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import unicodedata
+from dataclasses import replace
 from typing import Any
 
-from privacy_assets.policy import Limit, LimitOutcome
+from privacy_assets.metrics.registry import statistic_specs
+from privacy_assets.policy import Limit, LimitOutcome, size_text
 from privacy_assets.stats.estimates import Estimate, decimal
 
-LABELS = {"pass": "pass", "fail": "fail", "not_assessable": "not assessable"}
+LABELS = {"pass": "pass", "fail": "fail", "undecided": "undecided"}
+NO_EVIDENCE = "no evidence"  # label of a limit that holds without evidence
 NOTHING = "–"
 NOT_MEASURED = "not measured"
 LONGEST = 120
@@ -51,13 +54,54 @@ def number(value: Any) -> str:
     return decimal(value)
 
 
-def interval(estimate: Estimate | None) -> str:
-    """Return ``value [low, high]`` of a statistic, the value alone if it is exact, or "not measured"."""
+def interval(estimate: Estimate | None, statistic: str = "") -> str:
+    """Return ``value [low, high]`` of a statistic, the value alone if it is exact, or "not measured".
+
+    Args:
+        estimate: Statistic.
+        statistic: METRIC.STATISTIC. Shares and differences of shares are cut to their range.
+    """
     if estimate is None or math.isnan(estimate.value):
         return NOT_MEASURED
-    if estimate.low == estimate.value == estimate.high:
-        return number(estimate.value)
-    return f"{number(estimate.value)} [{number(estimate.low)}, {number(estimate.high)}]"
+    value, low, high = cut_to_range(estimate, statistic)
+    if low == value == high:
+        return number(value)
+    return f"{number(value)} [{number(low)}, {number(high)}]"
+
+
+def percent(share: float) -> str:
+    """Return a share in percent with two significant digits, for example ``8.3 %``."""
+    return f"{decimal(float(f'{100 * share:.2g}'))} %"
+
+
+def percent_interval(outcome: LimitOutcome) -> str:
+    """Return ``8.3 % (7 % to 10 %, 95 % confidence)``, or :func:`limit_interval` for a statistic that is no share."""
+    estimate = outcome.estimate
+    spec = statistic_specs().get(outcome.limit.statistic)
+    if estimate is None or outcome.interval is None or spec is None or not spec.is_share:
+        return limit_interval(outcome)
+    shown = replace(estimate, low=outcome.interval.low, high=outcome.interval.high)
+    value, low, high = cut_to_range(shown, outcome.limit.statistic)
+    if low == high:
+        return percent(value)
+    level = f"{100 * outcome.interval.level:.3g} % confidence"
+    return f"{percent(value)} ({percent(low)} to {percent(high)}, {level})"
+
+
+def cut_to_range(estimate: Estimate, statistic: str) -> tuple[float, float, float]:
+    """Return value, low and high: of a share cut to 0 and 1, of a difference of shares to -1 and 1.
+
+    Args:
+        estimate: Statistic.
+        statistic: METRIC.STATISTIC.
+    """
+    ends = (estimate.value, estimate.low, estimate.high)
+    spec = statistic_specs().get(statistic)
+    if spec is None or not spec.is_share or math.isnan(estimate.null):
+        return ends
+    lowest = -1.0 if estimate.null == 0 else 0.0
+    value, low, high = (end if math.isnan(end) else min(max(end, lowest), 1.0) for end in ends)
+    return value, low, high
 
 
 def limit_symbol(limit: Limit) -> str:
@@ -65,12 +109,29 @@ def limit_symbol(limit: Limit) -> str:
     return f"{'≤' if limit.at_least is None else '≥'} {number(limit.value)}"
 
 
-def judged_text(outcome: LimitOutcome) -> str:
-    """Return the number compared with the limit; for two-sided statistics, its distance from a null other than 0."""
-    estimate, text = outcome.estimate, number(outcome.measured)
-    if estimate is None or text == NOTHING:
+def measured_text(outcome: LimitOutcome) -> str:
+    """Return the number compared with the limit: "at most 0.1", "at least 0.1", "no leak proven" or a number."""
+    estimate = outcome.estimate
+    if estimate is None or not math.isfinite(outcome.measured):
         return NOT_MEASURED
-    return f"{text} from {number(estimate.null)}" if estimate.direction == "two_sided" and estimate.null else text
+    has_interval = estimate.low < estimate.high
+    if outcome.limit.bound == "significant" and has_interval and outcome.proven == 0:
+        return "no leak proven"
+    return size_text(outcome.limit, estimate, outcome.limit.bound, outcome.measured)
+
+
+def limit_interval(outcome: LimitOutcome) -> str:
+    """Return ``value [low, high] (97 %)``: a statistic with its interval at the confidence level of the limit.
+
+    Shares and differences of shares are cut to their range.
+    """
+    estimate = outcome.estimate
+    if estimate is None or outcome.interval is None:
+        return NOT_MEASURED
+    low, high, level = outcome.interval
+    shown = replace(estimate, low=low, high=high)
+    text = interval(shown, outcome.limit.statistic)
+    return text if estimate.low == estimate.high else f"{text} ({100 * level:.3g} %)"
 
 
 def sentence(text: str) -> str:

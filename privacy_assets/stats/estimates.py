@@ -32,7 +32,7 @@ class Estimate:
             the unit of the limit. It is informational. NaN: the null distribution is unknown.
         note: Explanation for readers.
         measures: "evaluation" for statistics of the evaluation itself instead of the release. They can show that the
-            evaluation is underpowered but not that a release leaks, so their limits pass or are not assessable.
+            evaluation is underpowered but not that a release leaks, so their limits pass or are undecided.
         question: Question on the first page of the report that the statistic answers. Empty: none.
         by_rule: True if the threshold rule fixes the value, so that the statistic gives no evidence.
     """
@@ -84,6 +84,9 @@ class StatisticSpec:
         embedded: Whether the value depends on the embedder.
         question: Question that the statistic answers. None: that of its metric.
         seen_in_copy: Whether it measures what a verbatim copy of train discloses. None: as its metric.
+        leak: Clause that describes a leak of a given size, after "a leak". It contains "{share}", which is replaced by
+            a percentage, and "{people}" if it is a share of the people in train, which is replaced by their number in
+            brackets. Empty: none.
     """
 
     name: str
@@ -95,6 +98,12 @@ class StatisticSpec:
     embedded: bool = False
     question: str | None = None
     seen_in_copy: bool | None = None
+    leak: str = ""
+
+    @property
+    def is_share(self) -> bool:
+        """True for shares, and differences of shares."""
+        return self.range is None and self.direction != "lower_is_riskier"
 
     @property
     def limits(self) -> tuple[float, float]:

@@ -65,7 +65,7 @@ def test_a_refused_difference_is_shown_and_signed(home: Path, command: Command) 
     with pytest.raises(LockDiffers) as caught:
         split(steps(home, most=0.2))
     lines = str(caught.value).splitlines()
-    changed = "  limits 'dcr.identical_excess.significant': 0.3 -> 0.2"
+    changed = "  limits 'dcr.identical_excess.proven': 0.3 -> 0.2"
     assert {"  policy: 'most 0.3' -> 'most 0.2'", changed} <= set(lines)
     assert with_advice(caught.value).endswith("privacy-assets accept people")
     out = command(*accept).out
@@ -83,7 +83,7 @@ def test_a_refused_difference_is_shown_and_signed(home: Path, command: Command) 
 @pytest.mark.slow
 def test_another_difference_than_the_accepted_one_stops_again(home: Path, command: Command) -> None:
     split(steps(home))
-    verdicts(steps(home), "not_assessable")
+    verdicts(steps(home), "undecided")
     for wrong in ({"kinds": {"age": "numeric"}}, {"drop": ["grade"]}):
         with pytest.raises(LockDiffers, match="differs from the lock"):
             split(steps(home, **wrong))

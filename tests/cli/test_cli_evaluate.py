@@ -62,16 +62,12 @@ def test_without_a_limit_it_prints_statistics_and_exits_with_3(
         *evaluate(files, "--metrics=fidelity,memorization", f"--json={out}", f"--html={page}", "--quiet"), status=3
     ).out
     told = "No limit applies: the default policy limits none of these statistics"
-    assert (
-        said.startswith("NOT ASSESSABLE")
-        and told in " ".join(said.split())
-        and told in page.read_text(encoding="utf-8")
-    )
+    assert said.startswith("UNDECIDED") and told in " ".join(said.split()) and told in page.read_text(encoding="utf-8")
     assert re.search(r"^fidelity.prediction +0\.\d+ ", said, re.MULTILINE) and "memorization.exposed " in said
     data = json.loads(out.read_text())
-    assert (data["verdict"], data["policy"], data["limits"], data["advice"]) == ("not_assessable", None, [], [])
+    assert (data["verdict"], data["policy"], data["limits"], data["advice"]) == ("undecided", None, [], [])
     assert Report.from_json(data).to_text() == said.rstrip("\n")
-    with pytest.raises(ConfigError, match="it states 'pass', but its statistics give 'not_assessable'"):
+    with pytest.raises(ConfigError, match="it states 'pass', but its statistics give 'undecided'"):
         Report.from_json({**data, "verdict": "pass"})
 
 
@@ -91,12 +87,12 @@ def test_scores_of_every_row_are_a_private_file(files: dict[str, Path], tmp_path
 
 
 @pytest.mark.slow
-def test_a_limit_that_is_not_assessable_exits_with_3(files: dict[str, Path], tmp_path: Path, command: Command) -> None:
+def test_a_limit_that_is_undecided_exits_with_3(files: dict[str, Path], tmp_path: Path, command: Command) -> None:
     policy = tmp_path / "p.yaml"
     policy.write_text("limits: [{statistic: dcr.privacy_score, at_most: 0.9, min_subjects: 1000}]")
     for metric in ("dcr", "fidelity"):  # measured with too few people, and not measured
         said = command(*evaluate(files, f"--metrics={metric}", f"--policy={policy}", "--quiet"), status=3)
-        assert said.out.startswith("NOT ASSESSABLE") and "1 of 1 limits could not be evaluated" in said.out
+        assert said.out.startswith("UNDECIDED") and "1 of 1 limits is undecided" in said.out
 
 
 def test_the_generator_and_its_settings_reach_the_metric(

@@ -320,12 +320,12 @@ def test_a_foreign_key_and_a_failed_verdict_are_not_released(home: Deployment) -
         assert words in home("verify", found, "--attestation", "theirs.json", status=1).out
 
 
-def test_a_verdict_that_is_not_assessable_exits_with_3(home: Deployment) -> None:
+def test_a_verdict_that_is_undecided_exits_with_3(home: Deployment) -> None:
     undecided, taken = home.judge(PATIENTS, seed=2, high=0.095)
     Path("theirs.json").write_bytes(undecided.data)
     found = home.gate.snapshot(taken, PATIENTS).path
     said = home("verify", found, "--attestation", "theirs.json", status=3).out
-    assert said.startswith("NOT RELEASED") and "'not_assessable': 1 of 1 limits could not be evaluated" in said
+    assert said.startswith("NOT RELEASED") and "'undecided': 1 of 1 limits is undecided" in said
     assert json.loads(home("verify", found, "--attestation", "theirs.json", "--json", status=3).out)["passed"] is False
     home("verify", found, "--attestation", "theirs.json", "--key", foreign(Path("other")), status=1)
     home("verify", received(home.publish(PATIENTS)), "--attestation", "theirs.json", status=1)  # of other bytes

@@ -221,7 +221,7 @@ def test_every_command_is_listed_with_the_statuses(command: Command, tables: Pat
         "evaluate", "power", "run", "audit", "leak-study", "generate", "verify", "releases",
         "accept", "log", "prune", "inspect", "keys", "prepare", "demo", "policy",
     ]  # fmt: skip
-    told = "0 all limits hold, 1 a limit is broken, 2 invalid input, 3 no limit is broken, but one is not assessable"
+    told = "0 all limits hold, 1 a limit is broken, 2 invalid input, 3 no limit is broken, but one is undecided"
     assert told in " ".join(text.split())
     assert "--train" in command("evaluate", status=2).err
 

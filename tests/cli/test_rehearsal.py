@@ -210,7 +210,7 @@ def test_exit_statuses(place: Path, command: Command) -> None:
     assert "generator:" not in out
     written(policy={**POLICY, "limits": [{**LIMITS[0], "min_subjects": 10_000}]})
     out, _ = run(command, *TRY, status=3)
-    assert out.count("  not assessable  ") == 2 and "too few" in out
+    assert out.count("  undecided  ") == 2 and "too few" in out
 
 
 @pytest.mark.slow

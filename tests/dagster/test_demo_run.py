@@ -35,7 +35,7 @@ def test_the_honest_table_is_published_and_the_leaky_one_is_not(
 
 
 @pytest.mark.slow
-def test_a_demo_that_is_not_assessable_ends_with_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_demo_that_is_undecided_ends_with_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limit = {**LENIENT["limits"][0], "min_subjects": 10_000}
     policy = {**QUICK, "policy": {**LENIENT, "limits": [limit]}}
     table = table_of("patients", source=tmp_path / "people.parquet", subject="pid", generator=independent, **policy)

@@ -26,7 +26,7 @@ def test_a_limit_that_cannot_fail_gives_a_warning_that_blocks_nothing() -> None:
 
     error, warning = dg.AssetCheckSeverity.ERROR, dg.AssetCheckSeverity.WARN
     assert [check(on_copy).passed for on_copy in (None, 0.9, 0.03)] == [True, True, False]
-    assert check(0.03).severity == warning and check(0.03).description.startswith("cannot fail on this table")
+    assert check(0.03).severity == warning and check(0.03).description.startswith("no evidence on this table")
     assert (check(0.9, value=0.3).passed, check(0.9, value=0.3).severity) == (False, error)
     assert (check(0.03, value=0.3).passed, check(0.03, value=0.3).severity) == (False, error)
 
@@ -34,9 +34,9 @@ def test_a_limit_that_cannot_fail_gives_a_warning_that_blocks_nothing() -> None:
 def test_judged_number_and_limit_of_all_runs_are_in_one_plot() -> None:
     outcome = judge_limit(LIMIT, MetricResult("dcr", (FOUND,)))
     first = limit_result(dg.AssetKey("synthetic"), outcome)
-    earlier = [{"privacy_score: judged": 0.24, "privacy_score: limit": 0.12}, {}]
+    earlier = [{"privacy_score: measured": 0.24, "privacy_score: limit": 0.12}, {}]
     later = limit_result(dg.AssetKey("synthetic"), outcome, earlier=earlier)
-    plot = later.metadata.pop("judged and limit by run").value
+    plot = later.metadata.pop("measured and limit by run").value
     assert first.metadata == later.metadata and len(plot) < 1000
     # The judged number falls from twice the limit; the limit stays. The second run has no numbers.
     judged, limit = re.findall(r"points='([^']*)'", unquote(plot))
@@ -50,6 +50,6 @@ def test_the_list_of_limits_marks_those_that_cannot_fail() -> None:
     results = {"dcr": MetricResult("dcr", (FOUND,), on_copy=copy)}
     policy = Policy((LIMIT,))
     made = Report(title="t", policy=policy, policy_verdict=policy.judge(results), results=results, tables={}, seed=0)
-    assert made.verdict == "not_assessable"  # the only limit on copies is blind
+    assert made.verdict == "undecided"  # the only limit on copies is blind
     told = report_metadata(made)["limits"].value.records[0].data
-    assert told["judged"].startswith("?")
+    assert told["measured"].startswith("?")

@@ -79,7 +79,7 @@ def test_route_27_leak_a_little_in_each_of_many_releases(tmp_path: Path) -> None
         alone = [check for (asset, _), check in checks(result).items() if asset == "dcr"]
         assert len(alone) == 2 and all(check.passed for check in alone)
         if not result.success:
-            assert not checks(result)["cumulative_disclosure", "cumulative_disclosure_excess_significant"].passed
+            assert not checks(result)["cumulative_disclosure", "cumulative_disclosure_excess_proven"].passed
             told = checks(result)["attestation", "policy_holds"].description
             assert "cumulative_disclosure.excess" in told
     assert published[0] and 1 <= sum(published) <= 3
@@ -114,7 +114,7 @@ def test_a_little_of_the_same_people_in_each_partition(tmp_path: Path) -> None:
     published = [run.success for run in runs]
     assert published[0] and sum(published) <= 3
     for refused in (run for run in runs if not run.success):
-        assert not checks(refused)["cumulative_disclosure", "cumulative_disclosure_excess_significant"].passed
+        assert not checks(refused)["cumulative_disclosure", "cumulative_disclosure_excess_proven"].passed
 
 
 def test_together_is_for_partitions_and_needs_its_metric() -> None:

@@ -134,11 +134,11 @@ def test_checks_on_assets_of_the_user(tmp_path: Path, instance: dg.DagsterInstan
     assert result.success, failures(result)
     found = checks(result)
     assert set(found) == {
-        ("synthetic", "dcr_identical_excess_significant"),
-        ("synthetic", "dcr_member_excess_any_significant"),
+        ("synthetic", "dcr_identical_excess_proven"),
+        ("synthetic", "dcr_member_excess_any_proven"),
     }
-    assert found["synthetic", "dcr_identical_excess_significant"].passed is (region == "south")
-    assert "svg" in found["synthetic", "dcr_identical_excess_significant"].metadata["picture"].value
+    assert found["synthetic", "dcr_identical_excess_proven"].passed is (region == "south")
+    assert "svg" in found["synthetic", "dcr_identical_excess_proven"].metadata["picture"].value
     for check in (check for check in found.values() if not check.passed):  # one step knows all limits here
         assert {record.data["cause"] for record in check.metadata["advice"].records} == {"copied rows"}
     assert set(made(result)) == {"train", "holdout", "synthetic"}

@@ -99,15 +99,15 @@ def test_the_verdict_is_read_and_plotted_where_the_record_and_the_page_are(
     for name in ("attestation", "privacy_report"):
         told = metadata[name]
         assert told["verdict"] == "pass: 2 of 2 limits" and list(told)[:2] == ["verdict", "limits"]
-        assert [record.data["judged"][0] for record in told["limits"].records] == ["✓", "✓"]
+        assert [record.data["measured"][0] for record in told["limits"].records] == ["✓", "!"]
         assert told["report"].startswith("```text\nPASS  people\n") and told["limits: pass"] == 2
-        assert told["limits: fail"] == told["limits: not assessable"] == 0
+        assert told["limits: fail"] == told["limits: undecided"] == 0
         assert Path(told["page"]).read_bytes().startswith(b"<!doctype html>")
     score = metadata["dcr"]
     for limit in report["limits"]:
-        name = limit["statistic"].partition(".")[2] + ".significant"
+        name = limit["statistic"].partition(".")[2] + ".proven"
         assert score[f"{name}: limit"] == limit["limit"]
-        assert score[f"{name}: judged"] == float(f"{limit['measured']:.4g}")
+        assert score[f"{name}: measured"] == float(f"{limit['measured']:.4g}")
 
 
 @pytest.mark.slow
@@ -117,7 +117,7 @@ def test_a_refused_table_says_why_with_what_is_broken_first(changing: Path, inst
         told = made(blocked)[name]
         assert told["verdict"].startswith("fail: ") and told["verdict"].endswith(" of 2 limits, copied rows")
         first = told["limits"].records[0].data
-        assert list(first) == ["judged", "limit"] and first["judged"].startswith("✗ ")
+        assert list(first) == ["measured", "limit"] and first["measured"].startswith("✗ ")
         assert first["limit"].startswith(("≤ 0.3 dcr.", "≤ 0 dcr."))
         assert told["limits: fail"] >= 1
         assert "FAIL  people" in told["report"] and Path(told["page"]).exists()
@@ -129,13 +129,15 @@ def test_an_honest_table_passes_every_check_and_is_published(honest: dg.ExecuteI
     found = checks(honest)
     assert set(found) == {
         ("synthetic", "contract"),
-        ("dcr", "dcr_identical_excess_significant"),
-        ("dcr", "dcr_member_excess_any_significant"),
+        ("dcr", "dcr_identical_excess_proven"),
+        ("dcr", "dcr_member_excess_any_proven"),
         ("attestation", "policy_holds"),
         ("published", "released"),
     }
+    weak = found.pop(("dcr", "dcr_member_excess_any_proven"))
+    assert not weak.passed and weak.severity == dg.AssetCheckSeverity.WARN, "so few people are no evidence"
     assert all(evaluation.passed for evaluation in found.values()), found
-    limit = found["dcr", "dcr_identical_excess_significant"].metadata
+    limit = found["dcr", "dcr_identical_excess_proven"].metadata
     assert limit["limit"].value == 0.3
     assert limit["low"].value <= limit["value"].value <= limit["high"].value
     assert "svg" in limit["picture"].value
@@ -170,12 +172,12 @@ def test_a_leaky_table_is_blocked_and_the_previous_release_stays(changing: Path,
     blocked = run(leaky, instance)
     assert not blocked.success
     found = checks(blocked)
-    broken, held = found["dcr", "dcr_identical_excess_significant"], found["attestation", "policy_holds"]
+    broken, held = found["dcr", "dcr_identical_excess_proven"], found["attestation", "policy_holds"]
     assert not broken.passed and broken.severity == dg.AssetCheckSeverity.ERROR
     assert broken.metadata["what to do"].value == "Use larger leaves."
     assert not held.passed
     assert [record.data["cause"] for record in held.metadata["advice"].records].count("copied rows") == 2
-    kept = found["dcr", "dcr_member_excess_any_significant"]
+    kept = found["dcr", "dcr_member_excess_any_proven"]
     for check in (broken, kept):  # a score only knows its own metric
         assert check.passed == ("advice" not in check.metadata)
         assert check.passed or "see privacy_report" in check.metadata["advice"].value
@@ -188,7 +190,7 @@ def test_a_leaky_table_is_blocked_and_the_previous_release_stays(changing: Path,
     by_hand = run(leaky, instance, "published")
     assert "dcr.identical_excess" in refusal(by_hand, "published")
     metadata = failures(by_hand)["people__publish"].user_failure_data.metadata
-    assert metadata["dcr.identical_excess.significant"].value == "fail. Use larger leaves."
+    assert metadata["dcr.identical_excess.proven"].value == "fail. Use larger leaves."
     alarm = checks(by_hand)["published", "released"]
     assert not alarm.passed and "dcr.identical_excess" in alarm.description
     assert (store.current(place, trusted), len(store.history(place))) == before
@@ -213,7 +215,7 @@ def test_a_score_that_fails_leaves_the_others(
     assert set(made(run(table, instance, "fidelity"))) == {"fidelity"}, "a score can be repeated on its own"
     assert set(made(run(table, instance, "dcr"))) == {"dcr"}
     assert run(table, instance, "attestation", "privacy_report", "published").success
-    one = dg.AssetCheckKey(dg.AssetKey(["people", "dcr"]), "dcr_identical_excess_significant")
+    one = dg.AssetCheckKey(dg.AssetKey(["people", "dcr"]), "dcr_identical_excess_proven")
     only = dg.define_asset_job("one_check", selection=dg.AssetSelection.checks(one))
     job = dg.Definitions.merge(table, dg.Definitions(jobs=[only])).resolve_job_def("one_check")
     result = job.execute_in_process(instance=instance)
@@ -294,4 +296,4 @@ def test_assets_can_be_called_directly(changing: Path) -> None:
         next(steps)
     assert refused.value.allow_retries is False
     names = {check.check_name for check in limits}
-    assert names == {"dcr_identical_excess_significant", "dcr_member_excess_any_significant"}
+    assert names == {"dcr_identical_excess_proven", "dcr_member_excess_any_proven"}

@@ -108,14 +108,12 @@ def test_a_table_that_leaks_has_a_page_and_no_release(place: Path, capsys: pytes
 
 
 @pytest.mark.slow
-def test_a_table_that_is_not_assessable_has_a_page_and_no_release(
-    place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_table_that_is_undecided_has_a_page_and_no_release(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     limit = {**LENIENT["limits"][0], "min_subjects": 10_000}
     assert ours(place, written(place, policy={**LENIENT, "limits": [limit]})) == 3
     assert "release      none: the policy does not hold (1 of 1 limits" in capsys.readouterr().out
     assert not ReleaseStore(place / "alone/releases").history(ReleaseTarget("people"))
-    assert json.loads((place / "reports/people/report.json").read_text())["verdict"] == "not_assessable"
+    assert json.loads((place / "reports/people/report.json").read_text())["verdict"] == "undecided"
 
 
 def test_a_table_without_limits_does_not_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

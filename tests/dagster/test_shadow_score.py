@@ -42,7 +42,7 @@ def on_device(defs: dg.Definitions) -> dict[str, bool]:
 def test_the_generator_is_attacked_and_the_release_is_bound_to_it(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     first = run(table(tmp_path), instance)
     assert first.success, failures(first)
-    found = checks(first)["shadow_membership", "shadow_membership_epsilon_lower_bound_significant"]
+    found = checks(first)["shadow_membership", "shadow_membership_epsilon_lower_bound_proven"]
     assert found.passed and found.metadata["limit"].value == 9.0
     metadata = made(first)["shadow_membership"]
     assert 0 <= metadata["auc"] <= 1 and metadata["epsilon_lower_bound"] >= 0

@@ -97,7 +97,7 @@ def test_checks_failures_alerts_and_the_published_asset_have_none(told: dict[str
     assert len(alerts) == (0 if told["released"] else 2)
     assert all("dcr.identical_excess" in text for text in alerts)
     if not told["released"]:
-        assert "dcr.identical_excess.significant (fail)" in told["leaving"]["by hand: failure people__publish"]
+        assert "dcr.identical_excess.proven (fail)" in told["leaving"]["by hand: failure people__publish"]
 
 
 def test_attestation_and_release_folder_have_none(told: dict[str, Any]) -> None:
@@ -110,7 +110,7 @@ def test_attestation_and_release_folder_have_none(told: dict[str, Any]) -> None:
         settings = {name: predicate.pop(name) for name in ("policy", "setup")}
         assert list(floats(predicate)) == []
         assert settings["setup"]["allowed_values"]["region"]["values"] == 3 and "far away" not in str(settings)
-        assert set(predicate["limits"].values()) <= {"pass", "fail", "not_assessable"}
+        assert set(predicate["limits"].values()) <= {"pass", "fail", "undecided"}
     others = [file for file in (place / "releases").rglob("*") if file.is_file() and file not in attestations]
     assert leaks(told, {file.name: file.read_text() for file in others if file.suffix != ".parquet"}) == {}
     assert all(pq.read_metadata(file).metadata is None for file in others if file.suffix == ".parquet")

@@ -40,12 +40,12 @@ from privacy_assets.errors import (
     Damaged,
     FailedBefore,
     InputError,
-    NotAssessable,
     NotTrusted,
     OutOfDate,
     PolicyNotMet,
     PublicationRefused,
     StoreUnavailable,
+    Undecided,
     WrongTarget,
 )
 from privacy_assets.gate.attestation import Attestation, refusal
@@ -207,15 +207,15 @@ def test_results_of_another_snapshot_or_partition_are_not_read(
 
 def test_a_statistic_that_is_missing_is_no_pass_and_a_broken_limit_a_failure(ready: Chain) -> None:
     for results in ((), (result(estimates=()),), (result(float("nan")),)):
-        assert attested(ready, *results).verdict == "not_assessable"
+        assert attested(ready, *results).verdict == "undecided"
     assert attested(ready, result(FAILING)).verdict == "fail"
 
 
 def test_a_bound_that_holds_at_first_does_not_when_tried_again(gate: Gate) -> None:
     """0.01 + 0.06 x 1.496 is just below the limit of 0.1, but 0.01 + 0.06 x 1.58 is not."""
     verdicts = [chain(gate, number, high=0.07).stated.verdict for number in (1, 2, 3, 4)]
-    assert verdicts == ["pass", "pass", "pass", "not_assessable"]
-    with refused(NotAssessable) as caught:
+    assert verdicts == ["pass", "pass", "pass", "undecided"]
+    with refused(Undecided) as caught:
         chain(gate, 5, high=0.07).publish()
     assert [outcome.limit.key for outcome in caught.value.outcomes] == ["dcr.privacy_score"]
 
@@ -306,10 +306,10 @@ Case = Callable[[Chain], dict[str, Any] | None]
 ATTEST, SCORES, SAMPLE = {"redo": ("attest",)}, {"redo": ("score", "attest")}, {"redo": ("sample",)}
 REFUSED: dict[str, tuple[Case, type[PublicationRefused], dict[str, Any]]] = {
     "a verdict fail": (lambda x: {"sealed": x.restated(verdict="fail")}, FailedBefore, {}),
-    "a verdict not_assessable": (lambda x: {"sealed": x.restated(verdict="not_assessable")}, FailedBefore, {}),
+    "a verdict undecided": (lambda x: {"sealed": x.restated(verdict="undecided")}, FailedBefore, {}),
     "an unknown verdict": (lambda x: {"sealed": x.restated(verdict="Pass")}, FailedBefore, {}),
     "statistics that break a limit": (lambda x: {"sealed": unsigned_verdict(x)}, PolicyNotMet, {}),
-    "statistics that are missing": (lambda x: {"sealed": x.restated(results={})}, NotAssessable, {}),
+    "statistics that are missing": (lambda x: {"sealed": x.restated(results={})}, Undecided, {}),
     "a limit that failed": (
         lambda x: {"sealed": x.restated(limits={"dcr.privacy_score": "fail"})}, PolicyNotMet, {},
     ),
@@ -384,7 +384,7 @@ def test_each_verification_refuses_and_the_previous_release_stays(
 
 
 def test_rows_that_failed_before_are_refused_for_that_if_no_limit_fails_now() -> None:
-    undecided = LimitOutcome(Limit("dcr.privacy_score", at_most=0.1), "not_assessable", math.nan, "", None)
+    undecided = LimitOutcome(Limit("dcr.privacy_score", at_most=0.1), "undecided", math.nan, "", None)
     error = refusal(Verdict("fail", (undecided,)), ["dcr.identical_excess"])
     assert isinstance(error, FailedBefore) and "failed before" in str(error)
     failed = replace(undecided, status="fail")

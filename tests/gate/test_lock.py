@@ -119,7 +119,7 @@ def test_a_change_replaces_the_lock_before_the_first_verdict_and_stops_a_run_lat
     changed = {**DECLARED, **change}
     for setup in (changed, DECLARED):
         start(gate, setup)
-    record(gate, "not_assessable", "c" * 64)
+    record(gate, "undecided", "c" * 64)
     before = stored(gate)
     with refused(LockDiffers, table="patients") as e:
         start(gate, changed)

@@ -202,12 +202,12 @@ def test_three_of_seven_do_not_stop_a_table(local: Gate) -> None:
     assert "stopped" not in nights(local, week * 2)
 
 
-def test_not_assessable_does_not_count(local: Gate) -> None:
+def test_undecided_does_not_count(local: Gate) -> None:
     start(local)
     for number in range(3):
         judged(local, number, high=FAILING)
     for number in range(20):
-        record(local, "not_assessable", f"{number:064x}")
+        record(local, "undecided", f"{number:064x}")
     assert judged(local, 3, high=FAILING) == "fail"
     with refused(TableStopped, table="patients"):
         local.check_not_stopped("patients")

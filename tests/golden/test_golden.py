@@ -22,7 +22,7 @@ def test_nothing_moved(release: Golden) -> None:
 
 @pytest.mark.parametrize("release", RELEASES, ids=lambda release: release.name)
 def test_the_expected_verdicts_are_those_of_the_truth(release: Golden) -> None:
-    """The tables are small: without a leak some limits are not assessable, but none fails."""
+    """The tables are small: without a leak some limits are undecided, but none fails."""
     report = release.expected()
     failed = [limit["statistic"] for limit in report["limits"] if limit["status"] == "fail"]
     assert (report["verdict"] == "fail") == bool(failed) == release.leaks

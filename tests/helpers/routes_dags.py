@@ -42,7 +42,7 @@ GATE = AirflowDeployment(
     device="cpu",
 )
 TABLE = yaml.safe_load((PLACE / "table.yaml").read_text())
-# A policy without limits on copies, since limits that not even a copy breaks are not assessable.
+# A policy without limits on copies, since limits that not even a copy breaks are undecided.
 LAX = {**TABLE["policy"], "limits": [{"statistic": "value_disclosure.foreign_cells", "at_most": 0.0}]}
 
 

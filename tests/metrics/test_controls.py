@@ -142,7 +142,7 @@ def test_what_is_planted_piece_by_piece_is_seen_as_the_metrics_see_the_whole(kin
 def test_too_few_people_are_not_measurable() -> None:
     result = Controls().measure(inputs_of(holdout=HOLDOUT[:19], reference=None))
     assert all(math.isnan(estimate.value) and estimate.measures == "evaluation" for estimate in result.estimates)
-    assert OWN.judge({"controls": result}).status == "not_assessable"
+    assert OWN.judge({"controls": result}).status == "undecided"
 
 
 @pytest.mark.weekly
@@ -152,7 +152,7 @@ def test_fewer_people_see_less_and_there_is_always_a_number() -> None:
         result = Controls().measure(inputs_of(holdout=HOLDOUT[:holdout], reference=None))
         values.append([result.estimate(f"smallest_leak_{kind}").value for kind in KINDS])
     assert np.all(np.array(values) > 0) and np.all(np.diff(np.mean(values, axis=1)) > 0)
-    assert OWN.judge({"controls": result}).status == "not_assessable"
+    assert OWN.judge({"controls": result}).status == "undecided"
 
 
 def test_a_table_that_leaks_itself_is_no_false_alarm() -> None:
@@ -174,7 +174,7 @@ def test_a_limit_that_always_breaks_shows_as_false_alarms() -> None:
     metrics, _ = choose_metrics(["controls"], replace(policy, settings={"controls": {"draws": 4}}))
     result = metrics["controls"].measure(inputs_of())
     assert result.estimate("false_alarm_rate").value == 1
-    assert policy.judge({"controls": result}).outcomes[1].status == "not_assessable"
+    assert policy.judge({"controls": result}).outcomes[1].status == "undecided"
 
 
 @pytest.mark.slow
@@ -185,7 +185,7 @@ def test_a_loose_policy_is_blind_and_says_that_it_lies_beyond_what_was_planted()
     assert 0.2 < estimate.low < estimate.value <= estimate.high <= 1
     assert estimate.note == "0 of 4 plantings of up to 0.2 were detected"
     outcome = loose.judge({"controls": MetricResult("controls", (estimate,))}).outcomes[1]
-    assert outcome.status == "not_assessable" and "underpowered" in outcome.reason
+    assert outcome.status == "undecided" and "underpowered" in outcome.reason
 
 
 def test_the_policy_in_force_and_the_settings_of_copies_are_those_of_the_run() -> None:

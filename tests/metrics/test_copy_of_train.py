@@ -44,7 +44,7 @@ def test_limits_can_fail_with_a_large_train_and_a_small_holdout(monkeypatch) -> 
     policy = default_policy(["copies"])
     results = run_metrics(inputs_of(1_000, 40), {"copies": Copies(n_permutations=199)}, policy.limits)
     found = {outcome.limit.key: outcome.can_fail for outcome in policy.judge(results).outcomes}
-    assert found.pop("copies.repeated_share.significant") is None
+    assert found.pop("copies.repeated_share.proven") is None
     assert set(found.values()) == {True}
 
 

@@ -144,11 +144,11 @@ def test_the_configuration_is_limited_where_the_generator_reports_it(tables: lis
     for generator, status in (
         ({"filter": ONE_FILTER, "overfitting": "leaves of 50", "privacy": NO_BUDGET}, "pass"),
         ({"filter": None, "overfitting": "leaves of 50", "privacy": NO_BUDGET}, "fail"),
-        (None, "not_assessable"),
+        (None, "undecided"),
     ):
         result = metric.measure(given(*tables).with_settings(generator=generator))
         outcome = judge_limit(limit, result)
-        assert outcome.status == status and (status != "not_assessable" or "does not report" in outcome.reason)
+        assert outcome.status == status and (status != "undecided" or "does not report" in outcome.reason)
         found = result.estimate("configuration")
         assert found.value == pytest.approx(configuration_score(generator), nan_ok=True)
         assert math.isnan(result.estimate("score").value) and result.tables["parts"] == []
@@ -160,4 +160,4 @@ def test_too_few_people_pass_no_limit(tables: list[pd.DataFrame]) -> None:
     for some in (*few, (train, holdout[:10], fresh), (train, holdout, fresh[:0])):
         result = QUICK.measure(given(*some))
         assert not any(one.measurable for one in result.estimates) and all(one.note for one in result.estimates)
-        assert Policy((LIMIT,)).judge({"data_privacy": result}).status == "not_assessable"
+        assert Policy((LIMIT,)).judge({"data_privacy": result}).status == "undecided"

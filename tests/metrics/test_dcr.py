@@ -285,7 +285,7 @@ def test_copies_among_poor_rows_of_uk_census_are_seen(uk_census):
     poor = fresh.apply(lambda c: c.sample(frac=1, random_state=len(c.name)).to_numpy())
     result = evaluate(train, holdout, leaky(train, poor, 1600))
     assert result.estimate("privacy_score").high < 0.05  # the paper statistic is underpowered here
-    assert {"dcr.member_excess_any.significant", "dcr.identical_excess.significant"} <= set(broken(result))
+    assert {"dcr.member_excess_any.proven", "dcr.identical_excess.proven"} <= set(broken(result))
 
 
 @pytest.mark.slow
@@ -295,7 +295,7 @@ def test_dropping_rows_near_train_is_refused(uk_census):
     away = nearest(inputs.encoded("synthetic").dense, inputs.encoded("train").dense).distances[:, 0]
     result = evaluate(train, holdout, fresh[away > np.quantile(away, 0.1)])
     assert result.estimate("privacy_score").value < 0  # the best possible paper statistic
-    assert broken(result)["dcr.member_excess_any.significant"] == "fail"
+    assert broken(result)["dcr.member_excess_any.proven"] == "fail"
     assert result.estimate("member_excess").high < 0
 
 

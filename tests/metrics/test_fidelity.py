@@ -290,7 +290,7 @@ def test_what_cannot_be_measured_says_why_and_passes_no_limit() -> None:
             assert not estimate.measurable and estimate.note.startswith("not measurable: train, holdout and synthetic")
     single = run(train[["plan"]], holdout[["plan"]], fresh[["plan"]])
     assert [f.name for f in single.estimates if f.measurable] == ["column_similarity"]
-    assert judge_limit(Limit("fidelity.pair_similarity", at_least=0.5), single).status == "not_assessable"
+    assert judge_limit(Limit("fidelity.pair_similarity", at_least=0.5), single).status == "undecided"
 
 
 def test_settings() -> None:

@@ -73,7 +73,7 @@ def test_it_sees_what_the_comparison_with_train_cannot() -> None:
     underpowered = evaluate(TRAIN, HOLDOUT, both, metrics="dcr", policy=policy, embedder=False)
     assert underpowered.verdict == "pass"
     seen = evaluate(TRAIN, HOLDOUT, both, reference=REFERENCE, metrics="holdout_leakage", embedder=False)
-    assert seen.verdict == "not_assessable" and not seen.policy_verdict.outcomes[0].passed
+    assert seen.verdict == "undecided" and not seen.policy_verdict.outcomes[0].passed
 
 
 @pytest.mark.slow

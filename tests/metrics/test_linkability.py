@@ -270,7 +270,7 @@ def test_nothing_to_attack_is_not_measurable_and_does_not_pass() -> None:
     one_column = [table[["age"]] for table in tables]
     for result in (run(tables[0][:0], *tables[1:]), run(*one_column), run(*tables, own)):
         assert not any(estimate.measurable for estimate in result.estimates)
-        assert verdicts(result) == ["not_assessable", "not_assessable"]
+        assert verdicts(result) == ["undecided", "undecided"]
 
 
 def test_a_coarse_table_links_everybody_and_gives_nobody_away() -> None:

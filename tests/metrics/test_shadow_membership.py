@@ -112,9 +112,9 @@ def test_the_verdict_of_copies_and_of_a_table_of_its_own(share, verdict):
     assert judged(found).status == verdict
 
 
-def test_few_tests_are_not_assessable():
+def test_few_tests_are_undecided():
     found = measured(0.0, max_targets=1, tests=20)
-    assert {outcome.status for outcome in judged(found).outcomes} == {"not_assessable"}
+    assert {outcome.status for outcome in judged(found).outcomes} == {"undecided"}
     low = found.estimate("tpr_at_low_fpr")
     assert not low.measurable and "at least 1,000 test sets" in low.note
 
@@ -126,7 +126,7 @@ def test_few_tests_are_not_assessable():
 )  # fmt: skip
 def test_a_weak_attack_is_no_evidence_of_safety(weaker):
     found = measured(0.0, **{"max_targets": 2, "tests": 500, "shadows": 1000, **weaker})
-    assert {outcome.status for outcome in judged(found).outcomes} == {"not_assessable"}
+    assert {outcome.status for outcome in judged(found).outcomes} == {"undecided"}
 
 
 def test_a_stronger_attack_is_evidence_too():

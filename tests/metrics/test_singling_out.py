@@ -289,7 +289,7 @@ def test_the_embedded_attack_is_a_family_of_its_own() -> None:
 
 
 def test_a_holdout_of_40_people_cannot_judge() -> None:
-    assert judge_limit(LIMIT, run(*parts((1_500, 40, 1_500), 2))).status == "not_assessable"
+    assert judge_limit(LIMIT, run(*parts((1_500, 40, 1_500), 2))).status == "undecided"
 
 
 def test_queries_that_never_come_true_do_not_rule_out_what_they_are_expected_to() -> None:

@@ -159,8 +159,8 @@ def test_a_leak_of_one_group_is_significant_where_averages_tolerate_it():
     limited = Policy((*limits, Limit("membership_inference.advantage_subgroups", at_most=0.05, bound="significant")))
     leaking, honest = result_of(*release(copied=60)), result_of(*release())
     broken = {outcome.limit.key for outcome in limited.judge({"membership_inference": leaking}).broken}
-    few = "membership_inference.outlier_matches.significant"  # the copied outliers do not represent the average
-    assert broken - {few} == {"membership_inference.advantage_subgroups.significant"}
+    few = "membership_inference.outlier_matches.proven"  # the copied outliers do not represent the average
+    assert broken - {few} == {"membership_inference.advantage_subgroups.proven"}
     assert leaking.estimate("advantage_subgroups").note.startswith("ward, group 4 by size: ")
     assert limited.judge({"membership_inference": honest}).status == "pass"
     assert honest.estimate("advantage_subgroups").low <= 0 <= honest.estimate("advantage_subgroups").high

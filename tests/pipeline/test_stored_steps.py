@@ -33,7 +33,7 @@ from tests.stores import extend_to_null, new_bucket, s3
 QUICK = {"metrics": ["dcr", "value_disclosure"], "embedder": False}
 LENIENT = {
     "name": "lenient",
-    "limits": [{"statistic": "dcr.member_excess_any", "at_most": 0.1, "bound": "significant", "min_subjects": 5}],
+    "limits": [{"statistic": "dcr.member_excess", "at_most": 0.1, "bound": "significant", "min_subjects": 5}],
     "metrics": {"dcr": {"n_bootstraps": 50, "n_permutations": 199}},
     "embedder": False,
 }
@@ -156,7 +156,7 @@ def test_filters_embedders_and_tables_of_ones_own(rows: Path, tmp_path: Path, ad
 def test_a_table_that_leaks_is_refused_with_limit_and_value(rows: Path, tmp_path: Path) -> None:
     steps = stored(spec(rows, leak=True), tmp_path)
     found = through(steps)
-    with pytest.raises(PolicyNotMet, match=r"dcr\.member_excess_any"):
+    with pytest.raises(PolicyNotMet, match=r"dcr\.member_excess"):
         published(steps, found)
     assert (steps.reports / "report.html").is_file()
     assert not ReleaseStore(tmp_path / "releases").history(ReleaseTarget("adult"))

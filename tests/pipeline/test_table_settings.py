@@ -114,14 +114,14 @@ def test_without_the_embedder_no_verdict_is_one_of_the_default_policy() -> None:
 
 
 @pytest.mark.slow
-def test_a_limit_on_what_is_left_out_is_not_assessable(adult: Any) -> None:
+def test_a_limit_on_what_is_left_out_is_undecided(adult: Any) -> None:
     parts = cut(adult, 300, 200, 300)
     limits = tuple(Limit(f"{x}_embedded", 0.5) for x in ("dcr.privacy_score", "dcr.member_excess", "singling_out.risk"))
     few = {"dcr": SHORT["dcr"], "singling_out": SHORT["singling_out"]}
     known = {name: sorted(adult[name].unique()) for name in adult.select_dtypes(exclude="number")}
     own = Policy(limits, settings=few, embedder=False)
     report = evaluate(*parts, policy=own, allowed_values=known, embedder=False, device="cpu")
-    assert [outcome.status for outcome in report.policy_verdict.outcomes] == ["not_assessable"] * 3
+    assert [outcome.status for outcome in report.policy_verdict.outcomes] == ["undecided"] * 3
     again = evaluate(*parts, policy=own, allowed_values=known, device="cpu")
     assert again.policy_verdict == report.policy_verdict  # the policy itself omits it as well
 

@@ -19,7 +19,7 @@ from privacy_assets.pipeline.spec import TableSpec
 from privacy_assets.pipeline.work import TableRun
 from privacy_assets.tables.table import Table
 
-LIMIT = {"statistic": "dcr.member_excess_any", "at_most": 0.1, "bound": "significant", "min_subjects": 5}
+LIMIT = {"statistic": "dcr.member_excess", "at_most": 0.1, "bound": "significant", "min_subjects": 5}
 LENIENT = {
     "name": "lenient",
     "limits": [LIMIT],
@@ -63,7 +63,7 @@ def test_the_steps_make_signed_values_up_to_the_release(run: TableRun) -> None:
     assert named["name"].nunique() == 150, "one pseudonym for each person in all tables"
 
     scored = work.score(run, "dcr", values)
-    assert [one.limit.key for one in scored.shown.outcomes] == ["dcr.member_excess_any.significant"]
+    assert [one.limit.key for one in scored.shown.outcomes] == ["dcr.member_excess.proven"]
     snapshot = run.gate.snapshot(values["synthetic"], run.target)
     signed = run.gate.result(scored.values["dcr"], snapshot)
     assert set(signed.estimates) == set(scored.shown.result.estimates)
@@ -98,7 +98,7 @@ def test_scores_of_rows_are_private_and_named_by_the_report(run: TableRun) -> No
 
 
 def test_the_report_names_all_releases_from_the_second_release_on(run: TableRun) -> None:
-    together = [{"statistic": "cumulative_disclosure.excess", "at_most": 1.0, "bound": "value"}]
+    together = [{"statistic": "cumulative_disclosure.excess", "at_most": 0.5, "bound": "value"}]
     policy = {"limits": [LIMIT, *together], "metrics": LENIENT["metrics"], "embedder": False}
     evaluation = run.table.spec.evaluation.model_copy(update={"metrics": ["dcr", "cumulative_disclosure"]})
     spec = run.table.spec.model_copy(update={"evaluation": evaluation, "policy": policy})
@@ -114,7 +114,7 @@ def test_the_report_names_all_releases_from_the_second_release_on(run: TableRun)
         notes = values["privacy_report"].page().notes
         stated.append([note for note in notes if "All releases together" in note])
     first, second = stated
-    assert first == [] and len(second) == 1 and second[0].endswith("its limit 1.")
+    assert first == [] and len(second) == 1 and second[0].endswith("its limit 0.5.")
 
 
 def test_rows_of_another_split_are_rejected(run: TableRun) -> None:

@@ -221,7 +221,7 @@ def test_a_fraction_of_one_unseen_person_is_rounded() -> None:
 def test_a_fraction_in_the_holdout_makes_a_number() -> None:
     holdout = HOLDOUT.astype({"a": float})
     holdout.loc[0, "a"] += 0.5
-    assert judged(TRAIN.astype({"a": int}), holdout, FRESH).verdict in ("pass", "not_assessable", "fail")
+    assert judged(TRAIN.astype({"a": int}), holdout, FRESH).verdict in ("pass", "undecided", "fail")
 
 
 def written(folder: Path, frame: pd.DataFrame) -> dict[str, Path]:
@@ -367,7 +367,7 @@ def test_a_category_that_no_real_table_has_is_an_input_error_without_a_verdict(t
     with pytest.raises(InputError, match="synthetic, column 'zip', row 5: it has categories that no real") as caught:
         judged(*frames)
     assert "1067" not in str(caught.value)
-    assert judged(*frames, allowed_values={"zip": ["1067"]}).verdict in ("pass", "not_assessable", "fail")
+    assert judged(*frames, allowed_values={"zip": ["1067"]}).verdict in ("pass", "undecided", "fail")
     for role, frame in zip(("train", "holdout", "synthetic"), frames, strict=True):
         frame.to_csv(tmp_path / f"{role}.csv", index=False)
     table = {"name": "people", "data": {role: f"{role}.csv" for role in ("train", "holdout", "synthetic")}}

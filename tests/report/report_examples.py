@@ -96,7 +96,7 @@ def failing() -> Report:
     return report(dcr(0.31, 1.0), singling_out(), membership(0.62), limits=(*LIMITS, UNJUDGED))
 
 
-def not_assessable() -> Report:
+def undecided() -> Report:
     return report(limits=(*LIMITS, UNJUDGED, Limit("linkability.risk", at_most=0.09)))
 
 
@@ -129,7 +129,7 @@ def hostile() -> Report:
     return report(*results, limits=limits, title=HOSTILE, **more)
 
 
-ALL = (passing, failing, not_assessable, hostile)
+ALL = (passing, failing, undecided, hostile)
 
 
 class ParsedPage(HTMLParser):

@@ -14,7 +14,7 @@ from privacy_assets.report.answers import TITLES
 from privacy_assets.report.report import Report
 from privacy_assets.report.words import clean, limit_symbol, number
 from privacy_assets.stats.estimates import Estimate, MetricResult
-from tests.report.report_examples import ALL, dcr, estimate, failing, not_assessable, passing, report
+from tests.report.report_examples import ALL, dcr, estimate, failing, passing, report, undecided
 
 COPIES = replace(estimate("member_excess", 0.0, 0.01, null=0.0), question="copies")
 SINGLED = replace(estimate("risk", 0.0, 0.01, null=0.0), question="singling out")
@@ -22,25 +22,33 @@ SINGLED = replace(estimate("risk", 0.0, 0.01, null=0.0), question="singling out"
 
 def test_counts_in_words() -> None:
     passed, failed = passing().policy_verdict.outcomes[0], failing().policy_verdict.outcomes[1]
-    unjudged = not_assessable().policy_verdict.outcomes[-1]
+    unjudged = undecided().policy_verdict.outcomes[-1]
     assert tally([passed]) == "the limit holds" and tally([passed] * 2) == "all 2 limits hold"
     assert tally([failed, passed]) == "1 of 2 limits is broken"
-    assert tally([failed, failed, unjudged]) == "2 of 3 limits are broken, 1 could not be evaluated"
-    assert tally([unjudged, passed]) == "1 of 2 limits could not be evaluated"
+    assert tally([failed, failed, unjudged]) == "2 of 3 limits are broken, 1 is undecided"
+    assert tally([unjudged, passed]) == "1 of 2 limits is undecided"
 
 
 @pytest.mark.parametrize(
     ("found", "limit", "words"),
     [
-        ({"subjects": 90}, {"min_subjects": 500}, "too few subjects: 90 of 500; 410 more subjects are needed"),
-        ({"subjects": 20, "reach": 0.09}, {"min_subjects": 30}, "; 10 more subjects are needed"),
+        ({"subjects": 90}, {"min_subjects": 500}, "too few people: 90 of 500; 410 more people are needed"),
+        ({"subjects": 20, "reach": 0.09}, {"min_subjects": 30}, "; 10 more people are needed"),
         (
             {"subjects": 600, "reach": 0.15},
             {},
             "; about 3,600 more people decide it with a probability of 90 %",
         ),
-        ({"subjects": 600, "reach": 0.2}, {}, "m.f undecided: 0.2209 is above 0.1 (upper 97 % bound)"),
-        ({"subjects": 600, "value": 0.05, "reach": 0.06}, {}, "m.f undecided: 0.1163 is above 0.1 (upper 97 % bound)"),
+        (
+            {"subjects": 600, "reach": 0.2},
+            {},
+            "m.f undecided: up to 0.2209 cannot be excluded",
+        ),
+        (
+            {"subjects": 600, "value": 0.05, "reach": 0.06},
+            {},
+            "m.f undecided: up to 0.1163 cannot be excluded",
+        ),
         (
             {"subjects": 600, "value": 0.06, "reach": 0.05},
             {},
@@ -49,18 +57,18 @@ def test_counts_in_words() -> None:
         (
             {"subjects": 600, "value": 0.055, "reach": 0.056},
             {},
-            "m.f undecided: 0.1169 is above 0.1 (upper 97 % bound)",
+            "m.f undecided: up to 0.1169 cannot be excluded",
         ),
         (
             {"subjects": 600, "reach": 0.15, "note": "with 3 columns, 36% of the rows are in the table by chance"},
             {},
-            "(upper 97 % bound); with 3 columns, 36% of the rows are in the table by chance",
+            "(97 % confidence); with 3 columns, 36% of the rows are in the table by chance",
         ),
-        ({"subjects": 20, "value": math.nan, "note": "no pair"}, {}, "no pair; 10 more subjects are needed"),
+        ({"subjects": 20, "value": math.nan, "note": "no pair"}, {}, "no pair; 10 more people are needed"),
         (
             {"subjects": 100, "value": 0.3, "measures": "evaluation"},
             {},
-            "underpowered here: 0.32 is above the limit",
+            "too weak here: at most 0.32, beyond the limit 0.1",
         ),
     ],
 )
@@ -69,7 +77,7 @@ def test_what_could_not_be_assessed_says_how_many_more_subjects_are_needed(found
     value = found.pop("value", 0.0)
     outcome = judge_limit(Limit("m.f", at_most=0.1, **limit), MetricResult("m", (estimate("f", value, **found),)))
     words = words.removeprefix("m.f ")
-    assert outcome.status == "not_assessable" and words in outcome.reason
+    assert outcome.status == "undecided" and words in outcome.reason
     assert "more people" not in outcome.reason or "more people" in words
     shown = report(MetricResult("m", (outcome.estimate,)), limits=(outcome.limit,))
     assert words.partition("; ")[2] in " ".join(shown.to_text().split()) and words.partition("; ")[2] in shown.to_html()
@@ -133,18 +141,18 @@ def test_values_of_no_real_row_alone_trace_nobody_but_rule_nothing_out() -> None
 
 
 def test_the_detectable_leaks_is_that_of_planted_copies_or_what_could_be_detected() -> None:
-    assert passing().answers[0].detectable_leaks == "dcr.member_excess of 0.05"  # what its limit tolerates
+    assert passing().answers[0].detectable_leaks.startswith("A leak that brings 5 % of the released rows closer")
     planted = tuple(
         Estimate(f"smallest_leak_{kind}", at, 0.5 * at, at, 500, 500, measures="evaluation")
         for kind, at in (("exact", 0.0147), ("jittered", math.nan))
     )
     made = report(dcr(), MetricResult("controls", planted), limits=(Limit("dcr.member_excess", at_most=0.05),))
-    assert made.answers[0].detectable_leaks == "1.5 % copies of training rows"
+    assert made.answers[0].detectable_leaks.startswith("1.5 % copies of training rows (about 47 people)")
     assert "1.5 % copies of training rows" in made.to_html() and "1.5 % copies" in made._repr_html_()
 
 
 def test_a_limit_that_a_copy_of_train_does_not_break_is_no_evidence() -> None:
-    """It makes the first question, and with it the table, not assessable; elsewhere it only leaves the answer open."""
+    """It makes its question, and with it the table, undecided."""
     limits = tuple(Limit(name, at_most=0.5) for name in ("dcr.member_excess", "singling_out.risk"))
 
     def made(*on_copy: float) -> Report:
@@ -155,13 +163,13 @@ def test_a_limit_that_a_copy_of_train_does_not_break_is_no_evidence() -> None:
         return report(*results, limits=limits)
 
     both, second, neither = made(1.0, 1.0), made(1.0, 0.1), made(0.1, 0.1)
-    assert [one.verdict for one in (both, second, neither)] == ["pass", "pass", "not_assessable"]
+    assert [one.verdict for one in (both, second, neither)] == ["pass", "undecided", "undecided"]
     assert [one.word for one in both.answers[:2]] == ["No leak found", "No leak found"]
     assert [one.word for one in second.answers[:2]] == ["No leak found", "Cannot tell"]
     assert [one.word for one in neither.answers[:2]] == ["Cannot tell", "Cannot tell"]
     assert [one.can_fail for one in second.policy_verdict.outcomes] == [True, False]
-    assert "cannot fail" in second.to_text() and "does not break it" in second.to_html()
-    assert Report.from_json(neither.to_json()).verdict == "not_assessable"
+    assert "even a full copy of train" in " ".join(second.to_text().split()) and "does not break it" in second.to_html()
+    assert Report.from_json(neither.to_json()).verdict == "undecided"
     assert not neither.advice and "more of its columns" in next(iter(neither.page().limit_advice))
 
 
@@ -170,11 +178,11 @@ def test_verdict_and_judged_numbers_have_room_in_the_ui() -> None:
     for make in ALL:
         told = report_metadata(make())
         rows = [record.data for record in told["limits"].value.records]
-        assert list(told)[:2] == ["verdict", "limits"] and list(rows[0]) == ["judged", "limit"]
-        signs = {"pass": "✓", "fail": "✗", "not_assessable": "?"}
+        assert list(told)[:2] == ["verdict", "limits"] and list(rows[0]) == ["measured", "limit"]
+        signs = {"pass": "✓", "fail": "✗", "undecided": "?"}
         found = {
-            f"{limit_symbol(x.limit)} {clean(x.limit.key, 60)}": f"{signs[x.status]} {number(x.measured)}"
+            f"{limit_symbol(x.limit)} {clean(x.limit.key, 60)}": f"{signs[x.status]} {number(max(x.measured, 0))}"
             for x in make().policy_verdict.outcomes
         }
-        assert {row["limit"]: row["judged"] for row in rows} == found
-        assert max(len(row["judged"]) for row in rows) <= 12
+        assert {row["limit"]: row["measured"] for row in rows} == found
+        assert max(len(row["measured"]) for row in rows) <= 12

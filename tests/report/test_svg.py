@@ -17,6 +17,7 @@ from privacy_assets.policy import Limit, judge_limit
 from privacy_assets.report.page import plots_of
 from privacy_assets.report.svg import (
     COLOURS,
+    drawn_number,
     interval_markdown,
     interval_svg,
     intervals_svg,
@@ -26,7 +27,7 @@ from privacy_assets.report.svg import (
     points_svg,
     shares_svg,
 )
-from privacy_assets.report.words import LABELS, interval, judged_text, limit_symbol, number
+from privacy_assets.report.words import LABELS, limit_interval, limit_symbol, measured_text, number
 from privacy_assets.stats.estimates import Estimate, MetricResult
 from tests.report.report_examples import (
     ALL,
@@ -250,7 +251,7 @@ def test_the_number_that_is_drawn_is_the_one_that_is_judged_and_a_pass_never_lie
         if not math.isfinite(outcome.measured):
             continue
         root = ET.fromstring(interval_svg(outcome))
-        assert number(outcome.measured) in [text.text for text in root.findall("{*}text")]
+        assert number(drawn_number(outcome)) in [text.text for text in root.findall("{*}text")]
         (shade,) = root.findall("{*}rect")
         start = float(shade.get("x"))
         end = start + float(shade.get("width"))
@@ -268,8 +269,8 @@ def test_the_number_that_is_drawn_is_the_one_that_is_judged_and_a_pass_never_lie
 def test_values_are_told_on_hover_without_a_script() -> None:
     page = passing().to_html()
     outcome = passing().policy_verdict.outcomes[0]
-    compared, value = judged_text(outcome), interval(outcome.estimate)
-    words = f"pass: compared value {compared}, limit {limit_symbol(outcome.limit)}; value {value}"
+    measured = measured_text(outcome)
+    words = f"pass: {measured}, limit {limit_symbol(outcome.limit)}; {limit_interval(outcome)}"
     assert f"<title>{words}</title>" in page
     assert "<title>0.012 [" in page or "<title>0.02: " in page or re.search(r"<title>[\d.]+: [\d.]+</title>", page)
     assert page.count("<title>") > 20 and "<script" not in page

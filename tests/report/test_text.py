@@ -8,7 +8,7 @@ import pytest
 
 from privacy_assets.policy import Limit
 from privacy_assets.report.text import aligned, verdict_lines, width
-from privacy_assets.report.words import clean, interval
+from privacy_assets.report.words import clean, limit_interval
 from tests.report.report_examples import (
     ALL,
     LIMITS,
@@ -30,8 +30,8 @@ def test_the_verdict_comes_first_and_each_limit_has_its_name_verdict_and_numbers
     assert failing().to_text().splitlines()[0] == "FAIL  patients"
     names = [line for line in limits_of(failing().to_text()) if not line.startswith(" ")]
     assert len(names) == len(LIMITS) + 1 and all(len(line) == 80 for line in names)
-    assert "measured 1 [0.97, 1.03]" in failing().to_text(columns=200)
-    assert passing().to_text().startswith("PASS  patients\nAll 6 limits hold")
+    assert "limit ≤ 0.09, 1 [0.97, 1] (95 %)" in failing().to_text(columns=200)
+    assert passing().to_text().startswith("PASS  patients\nTables ") and "\nAll 6 limits hold" in passing().to_text()
 
 
 def test_a_console_counts_limits_that_pass_and_lists_the_others():
@@ -63,7 +63,7 @@ def test_the_last_column_of_a_table_is_wrapped_or_below_the_others():
 def test_what_to_do_stands_once_for_all_limits_with_the_same_advice():
     made = report(dcr(0.31, 1.0), limits=tuple(replace(limit, advice="do this") for limit in LIMITS[:3]))
     assert "  dcr.member_excess, dcr.identical_excess: Do this." in made.to_text().splitlines()
-    assert made.to_html().count(": Do this.") == 1
+    assert made.to_html().count("<p>Do this. ") == 1
     assert "What to do" not in passing().to_text()
 
 
@@ -80,7 +80,7 @@ def test_the_lines_of_the_verdict_have_every_limit_and_no_measured_number(make):
     for outcome in made.policy_verdict.outcomes:
         assert clean(outcome.limit.key, 60) in text
         if outcome.estimate is not None and outcome.estimate.measurable:
-            assert interval(outcome.estimate) in made.to_text() and interval(outcome.estimate) not in text
+            assert limit_interval(outcome) in made.to_text(columns=1000) and limit_interval(outcome) not in text
     assert "What to do" in text or made.verdict == "pass"
 
 

@@ -104,7 +104,7 @@ quoting_case("fit", CallableGenerator, "_fit", 1)
 quoting_case("embedder", embedder, "train_embedder", 0, embedder=True, policy={**LENIENT, "embedder": {}})
 
 
-@case("dcr_identical_excess_significant is red")
+@case("dcr_identical_excess_proven is red")
 def a_memorised_table(world: World, _: pytest.MonkeyPatch) -> str:
     world.table(generator=memorise)
     told = world.run()

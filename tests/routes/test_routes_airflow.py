@@ -391,7 +391,7 @@ class Route:
         return f"{self.ours} and {self.stock.replace('*', 'any')}"
 
 
-POLICY = "dcr.identical_excess.significant (fail)"
+POLICY = "dcr.identical_excess.proven (fail)"
 GONE = "are not those that it stored in this run, or are missing. Fix: rerun the step {}."
 NO_REFERENCE = "expected a reference to the values of step attest, got something else"
 NOTHING = "leaks: step attest has no values in this run. Fix: rerun the step attest."

@@ -33,7 +33,7 @@ ATTESTED = (*SCORED, "attestation")
 IDENTICAL, MEMBER = ({**limit, "at_most": most} for limit, most in zip(LENIENT["limits"], (0.3, 0.5), strict=True))
 STRICT = {"policy": {"name": "strict", "limits": [IDENTICAL, MEMBER], **FEW_DRAWS}}
 SCORE = {"statistic": "dcr.privacy_score", "min_subjects": 5}
-# Half of the rows are copies: one fails, the other tolerates it. A full copy breaks both, else they are not assessable.
+# Half of the rows are copies: one fails, the other tolerates it. A full copy breaks both, else they are undecided.
 TIGHT, LOOSE = ({"policy": {"name": name, "limits": [{**SCORE, "at_most": most}], **FEW_DRAWS}}
                 for name, most in (("tight", 0.3), ("loose", 0.8)))  # fmt: skip
 FEWER = {"policy": {"name": "fewer", "limits": [MEMBER], **FEW_DRAWS}}
@@ -207,12 +207,12 @@ def test_route_23_a_limit_loosened_then_restored(world: World, failed_before: bo
 def test_route_24_a_limit_deleted_from_the_definitions(world: World) -> None:
     half = {"synthetic": world.root / "half.parquet"}
     real = external(world, "deleted", **half)
-    assert not checks(world.run(real, *of("deleted", SCORED)))["dcr", "dcr_identical_excess_significant"].passed
+    assert not checks(world.run(real, *of("deleted", SCORED)))["dcr", "dcr_identical_excess_proven"].passed
     fewer = external(world, "deleted", **half, **FEWER)
     refused(world.run(fewer, "deleted/attestation"), "deleted", LOCKED, "attestation", check="policy_holds")
     accept(world, "deleted")
     without = world.run(fewer, *of("deleted", ("dcr", "attestation")))
-    assert set(checks(without)) == {("dcr", "dcr_member_excess_any_significant"), ("attestation", "policy_holds")}
+    assert set(checks(without)) == {("dcr", "dcr_member_excess_any_proven"), ("attestation", "policy_holds")}
     assert checks(without)["attestation", "policy_holds"].passed
     layers = {"lock": LOCKED, "policy": OTHER, "estimates": HOLDS, "memory": BEFORE}
     withstood(world, lambda: world.run(real, "deleted/published"), "deleted", layers)
@@ -237,14 +237,14 @@ def test_route_25_retry_until_it_passes(world: World, form: str) -> None:
     """
     table, file = f"retried_{form}", world.root / f"retried.{'csv' if form == 'csv' else 'parquet'}"
     first = world.run(external(world, table), *of(table, ATTESTED if form == "split" else SCORED))
-    assert not checks(first)["dcr", "dcr_identical_excess_significant"].passed
+    assert not checks(first)["dcr", "dcr_identical_excess_proven"].passed
     rows = world.private.sample(frac=1, random_state=1) if form == "row_order" else world.private
     (rows.to_csv if form == "csv" else rows.to_parquet)(file, index=False)
     again = external(world, table, "decoy", synthetic=file, seed=7 if form == "seed" else 0)
 
     def retry() -> dg.ExecuteInProcessResult:
         found = checks(world.run(again, *of(table, ATTESTED)))
-        assert found["dcr", "dcr_identical_excess_significant"].passed
+        assert found["dcr", "dcr_identical_excess_proven"].passed
         return world.run(again, f"{table}/published")
 
     withstood(world, retry, table, {"memory": BEFORE})

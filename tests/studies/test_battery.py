@@ -99,12 +99,12 @@ def test_rules_of_the_peers() -> None:
 
 @pytest.mark.parametrize(
     ("expected", "right"),
-    [(PASS, {"pass", "no leak"}), (REFUSED, {"fail", "not assessable", "leak"}),
-     (UNKNOWN, {"fail", "not assessable", "leak", "no verdict"})],
+    [(PASS, {"pass", "no leak"}), (REFUSED, {"fail", "undecided", "leak"}),
+     (UNKNOWN, {"fail", "undecided", "leak", "no verdict"})],
 )  # fmt: skip
 def test_what_is_right(expected: str, right: set[str]) -> None:
     entry = Entry("normal", "x", expected, 0, fresh)
-    said = ("pass", "fail", "not assessable", "leak", "no leak", "no verdict")
+    said = ("pass", "fail", "undecided", "leak", "no leak", "no verdict")
     assert {verdict for verdict in said if battery_rules.right(entry, verdict)} == right
 
 
@@ -123,7 +123,7 @@ def test_the_report_counts_and_explains_what_was_wrong() -> None:
     underpowered = {
         "release": TINY[1].name,
         "tool": "ours",
-        "verdict": "not assessable",
+        "verdict": "undecided",
         "broken": {"x": "underpowered"},
     }
     assert "not significant:\n\n- normal: tiny, 20% copies: `x` underpowered" in battery.report(

@@ -49,10 +49,8 @@ def test_a_series_stops_at_four_of_the_last_seven() -> None:
     assert simulated(np.random.default_rng(0), passes, ["pass", "fail"]) == ["pass", "fail", *["pass"] * 363]  # type: ignore[arg-type]
     leaking = simulated(np.random.default_rng(0), passes, [], fails)  # type: ignore[arg-type]
     assert leaking == ["pass"] * 199 + ["fail"] * 4
-    later = simulated(np.random.default_rng(0), [["not_assessable", "pass", "fail", "fail"]], [])  # type: ignore[list-item]
-    assert later[:4] == ["not_assessable", "pass"] * 2, (
-        "a night is evaluated at the attempt that the series has reached"
-    )
+    later = simulated(np.random.default_rng(0), [["undecided", "pass", "fail", "fail"]], [])  # type: ignore[list-item]
+    assert later[:4] == ["undecided", "pass"] * 2, "a night is evaluated at the attempt that the series has reached"
 
 
 def test_luck_is_shared_by_the_nights_of_a_series() -> None:

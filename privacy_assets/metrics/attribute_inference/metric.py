@@ -43,8 +43,10 @@ _SPECS = {
     for spec in (
         StatisticSpec(
             "excess",
-            "How much more often a value is guessed for members than for unseen people, over columns and their mean.",
+            "Share of people in train whose value is inferred, minus the same share in holdout: the largest difference"
+            " over the columns and their mean.",
             "two_sided",
+            leak="by which a value is inferred for {share} more of the people in train{people} than of other people",
         ),
         StatisticSpec("risk", "Giomi's risk of the worst column, which is above 0 by chance.", null=None),
         StatisticSpec(

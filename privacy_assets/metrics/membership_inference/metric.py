@@ -234,8 +234,10 @@ _SPECS = {
         ADVANTAGE_SUBGROUPS,
         StatisticSpec(
             "precision",
-            "Share of members among those whom the best attack calls members, if half of all are (0.5: guessing).",
+            "Share of members among the people whom the best attack calls members, if half of all people are members"
+            " (0.5: guessing).",
             null=0.5,
+            leak="in which {share} of the people whom an attack calls members are members (guessing: 50 %)",
         ),
         StatisticSpec(
             "tpr_low_fpr", "Share of members found at one false positive in 1,000 non-members.", null=LOW_RATE

@@ -47,9 +47,11 @@ OUTLIER_EXCESS = StatisticSpec(
 
 OUTLIER_MATCHES = StatisticSpec(
     "outlier_matches",
-    "Share of isolated members with a synthetic row much nearer than any other person, because of membership.",
+    "Of the most isolated people in train, the share with a released row much closer than their nearest real"
+    " neighbor, minus the same share in holdout.",
     "two_sided",
     question="singling out",
+    leak="that brings a released row close to {share} of the most isolated people in train",
 )
 
 

@@ -222,7 +222,12 @@ class SinglingOut(Metric):
     required_inputs: ClassVar[frozenset[str]] = frozenset({"train", "holdout", "synthetic"})
     optional_inputs: ClassVar[frozenset[str]] = frozenset({"reference", "embedder"})
     statistics: ClassVar[tuple[StatisticSpec, ...]] = (
-        StatisticSpec("risk", "Share of descriptions by 6 to 12 columns that fit exactly one member, beyond chance."),
+        StatisticSpec(
+            "risk",
+            "Share of descriptions by 6 to 12 columns that fit exactly one person in train, minus the share expected by"
+            " chance.",
+            leak="in which {share} of the descriptions of 6 to 12 columns single out a person in train",
+        ),
         StatisticSpec(
             "risk_univariate",
             "Share of descriptions by an extreme or unique value that fit exactly one member, beyond chance.",
