@@ -98,7 +98,7 @@ def test_scores_of_rows_are_private_and_named_by_the_report(run: TableRun) -> No
 
 
 def test_the_report_names_all_releases_from_the_second_release_on(run: TableRun) -> None:
-    together = [{"statistic": "cumulative_disclosure.excess", "at_most": 0.3, "bound": "significant"}]
+    together = [{"statistic": "cumulative_disclosure.share", "at_most": 0.1, "bound": "significant"}]
     policy = {"limits": [LIMIT, *together], "metrics": LENIENT["metrics"], "embedder": False}
     evaluation = run.table.spec.evaluation.model_copy(update={"metrics": ["dcr", "cumulative_disclosure"]})
     spec = run.table.spec.model_copy(update={"evaluation": evaluation, "policy": policy})
@@ -114,7 +114,7 @@ def test_the_report_names_all_releases_from_the_second_release_on(run: TableRun)
         notes = values["privacy_report"].page().notes
         stated.append([note for note in notes if "All releases together" in note])
     first, second = stated
-    assert first == [] and len(second) == 1 and second[0].endswith("its limit 0.3.")
+    assert first == [] and len(second) == 1 and second[0].endswith("its limit 0.1.")
 
 
 def test_rows_of_another_split_are_rejected(run: TableRun) -> None:
