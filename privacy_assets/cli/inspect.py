@@ -203,7 +203,12 @@ def _yaml(source: str, form: CsvFormat, columns: Sequence[Inspected], people: Pe
     markers = {column.name: list(column.text_form.strays) for column in columns if column.text_form.strays}
     if markers:
         yield f"  missing: {yaml_text(markers)}"
-    dropped = [column.name for column in columns if column.reason and column.name not in people.candidates]
+    dropped = []
+    for column in columns:
+        if column.personal:
+            yield f"  # {clean(column.name, 40)}: {column.personal}; without it in drop, it is published"
+        if (column.reason or column.personal) and column.name not in people.candidates:
+            dropped.append(column.name)
     if dropped:
         yield f"  drop: {yaml_text(dropped)}"
     is_plain = form.sep in ("", ",") and form.encoding in ("", "utf-8-sig", "utf-16")
@@ -217,11 +222,9 @@ def _subject_lines(people: PersonColumns) -> Iterator[str]:
 
     if people.is_doubtful:
         unique = people.unique[0]
-        shared = people.shared[0]
-        yield f"  # {unique} has one row each, {shared} is shared by several rows. Keep the one that identifies people:"
-        yield f"  subject: {yaml_text(f'{unique}?')}"
-        for name in people.shared:
-            yield f"  # subject: {yaml_text(f'{name}?')}"
+        yield f"  # {clean(unique, 40)} has one row each, and several rows share a value of the others. Keep the column"
+        yield "  # that identifies people, and add the others to drop:"
+        yield f"  subject: {yaml_text(' or '.join([unique, *people.shared]) + '?')}"
     elif people.candidates:
         yield f"  subject: {yaml_text(people.candidates[0])}"
     else:

@@ -15,7 +15,7 @@ from privacy_assets.tables.contract import REAL, joint_schema, subject_columns
 from privacy_assets.tables.declared import NOTHING, Declared
 from privacy_assets.tables.given import load
 from privacy_assets.tables.names import as_named
-from privacy_assets.tables.roles import with_roles
+from privacy_assets.tables.roles import check_subject_is_not_published, with_roles
 from privacy_assets.tables.schema import Frame, TableSchema, check_frame, check_not_published
 from privacy_assets.tables.table import Table
 from privacy_assets.tables.threshold_rule import holds_text, make_rule, notes_of, published_schema
@@ -79,6 +79,8 @@ def real_tables(
     for role, frame in frames.items():
         frame = declared.without_dropped(frame, subject)
         frames[role] = frame if subject is None else frame.drop(columns=[subject])
+    if subject is not None and schema is None:
+        check_subject_is_not_published(frames, names, ids, subject, declared)
     inferred, notes = (schema, ()) if schema else joint_schema(frames, names, kinds, declared, locked)
     tables = {
         role: Table.of(frames.pop(role), inferred, where=names[role], external=True).with_subject(ids.get(role))

@@ -214,6 +214,7 @@ _ID_NAME = re.compile(
     r"(?:^|[^A-Za-z])(?i:id)$|[a-z](?:ID|Id)$"
     r"|(?i:user|person|patient|customer|client|member|employee|subject|household|account|device|case)(?i:id)$"
 )
+_SUBJECT_LENGTH = 4  # minimum number of characters of an identifier that is looked for in other columns
 _KEY_TEXT = "integers that look like a key, not a measurement"
 
 
@@ -322,9 +323,9 @@ def with_roles(
             reasons[column.name] = reason
         columns.append(replace(column, role=natural_role(column, parts)))
     if reasons:
-        if people is not None:
-            raise _refused(reasons, where, declared.drop)
-        raise _refused(reasons, where, declared.drop, _likely_subject(reasons, tables))
+        has_one_row_each = people is None or len(np.unique(people)) == len(people)
+        subject = _likely_subject(reasons, tables) if has_one_row_each else None
+        raise _refused(reasons, where, declared.drop, subject)
     return TableSchema(tuple(columns))
 
 
@@ -340,6 +341,40 @@ def _likely_subject(reasons: Mapping[str, str], tables: Sequence[Table]) -> str 
             shared.append(name)
     shared.sort(key=lambda name: _ID_NAME.search(name) is None)
     return shared[0] if shared else None
+
+
+def check_subject_is_not_published(
+    frames: Mapping[str, Any], names: Mapping[str, str], ids: Mapping[str, Column], subject: str, declared: Declared
+) -> None:
+    """Reject columns that contain identifiers of other people, such as the manager of an employee.
+
+    These are columns of codes of which most distinct values occur in the subject column. Short integers are exempt,
+    because counts and ages occur among consecutive ids.
+
+    Args:
+        frames: Real tables without the subject column, by role.
+        names: Names of the tables in messages, by role.
+        ids: Subject column of each table, by role.
+        subject: Name of the subject column.
+        declared: Declarations by the user. Columns with new values are exempt.
+
+    Raises:
+        InputError: If there is such a column.
+    """
+    people: set[str] = set()
+    for column in ids.values():
+        people.update(column.present().distinct().objects())
+    for role, frame in frames.items():
+        for name in frame.columns:
+            values = frame[name]
+            if name in declared.new_values or not (is_text(values) or pd.api.types.is_integer_dtype(values)):
+                continue
+            texts = [str(value) for value in values.dropna().unique()]
+            is_code = len(texts) >= _SOME and min(map(len, texts)) >= _SUBJECT_LENGTH
+            if is_code and sum(text in people for text in texts) >= _ALONE * len(texts):
+                what = f"most of its values are values of the subject {safe_repr(subject)}, which is never published"
+                fix = f"leave it out ({_both_forms(None, [*declared.drop, name])})"
+                raise InputError(what, where=names[role], column=name, fix=fix)
 
 
 def check_identifiers(table: Table, drop: Sequence[str] = (), *, where: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 import pandas as pd
 import yaml
 
-from privacy_assets.errors import InputError, near_name, safe_repr
+from privacy_assets.errors import InputError, near_name
 from privacy_assets.tables.names import name_fault
 from privacy_assets.tables.precision import Precision
 
@@ -164,8 +164,8 @@ def _quoted(name: str) -> str:
 def check_subject(columns: Iterable[str], subject: str, where: str) -> None:
     """Raise InputError unless the column ``subject`` exists."""
     if subject not in columns:
-        if subject.endswith("?") and subject[:-1] in columns:
-            fix = f"decide whether {safe_repr(subject[:-1])} identifies people, and remove the question mark"
+        if subject.endswith("?"):
+            fix = "write the name of the column that identifies people, without a question mark"
             raise InputError("the subject is a question of `inspect`", where=where, column=subject, fix=fix)
         fix = f"set subject to a column of this table.{near_name(subject, columns)}"
         raise InputError("the column configured as the subject does not exist", where=where, column=subject, fix=fix)

@@ -20,6 +20,7 @@ from privacy_assets.errors import ConfigError, InputError
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.row_sources import select_partition, source_table
 from privacy_assets.pipeline.spec import TableSpec
+from privacy_assets.tables.canonical import canonical_table
 from privacy_assets.tables.contract import infer_schema
 from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.files import CsvFormat
@@ -533,10 +534,48 @@ def test_a_unique_key_is_a_person_too(tmp_path: Path, capsys: Any, shared: str) 
     assert f"people may be identified by {shared}\nor by key, with one row each" in said
     main(["inspect", str(tmp_path / "stays.csv"), "--yaml"])
     lines = capsys.readouterr().out
-    assert "  subject: key?\n" in lines and f"  # subject: {shared}?\n" in lines
+    assert f"  subject: key or {shared}?\n" in lines
     (tmp_path / "stays.yaml").write_text(lines)
     assert main(["run", str(tmp_path / "stays.yaml"), "--home", str(tmp_path / "home")]) == 2
-    assert "decide whether 'key' identifies people, and remove the question mark" in capsys.readouterr().err
+    assert "write the name of the column that identifies people, without a question mark" in capsys.readouterr().err
+    (tmp_path / "stays.yaml").write_text(lines.replace("?", ""))
+    assert main(["run", str(tmp_path / "stays.yaml"), "--home", str(tmp_path / "home")]) == 2
+    assert "the column configured as the subject does not exist" in capsys.readouterr().err
+
+
+def test_a_wrong_subject_with_one_row_each_is_questioned() -> None:
+    n = 900
+    frame = pd.DataFrame({
+        "claim_id": [f"CL-{i:06d}" for i in range(n)], "member_id": [f"M{i // 3:05d}" for i in range(n)],
+        "age": np.arange(n) % 60,
+    })  # fmt: skip
+    with pytest.raises(InputError, match="if 'member_id' identifies people, declare it"):
+        canonical_table(frame, "claim_id", None)
+
+
+@pytest.mark.parametrize("kind", ["text", "integers"])
+def test_identifiers_of_other_people_are_not_published(kind: str) -> None:
+    rng = np.random.default_rng(0)
+    numbers = 40_000 + np.arange(900)
+    managers = numbers[rng.integers(0, 60, 900)]
+    frame = pd.DataFrame({"emp_no": numbers, "manager": managers, "age": np.arange(900) % 60, "grade": numbers % 4})
+    if kind == "text":
+        frame = frame.assign(emp_no="E" + frame["emp_no"].astype(str), manager="E" + frame["manager"].astype(str))
+    with pytest.raises(InputError, match="column 'manager': most of its values are values of the subject 'emp_no'"):
+        canonical_table(frame, "emp_no", None)
+    small = frame.assign(emp_no=np.arange(900), manager=np.arange(900) % 7)
+    assert canonical_table(small, "emp_no", None).without_subject().schema.names == ["manager", "age", "grade"]
+
+
+def test_names_of_people_are_left_out_of_a_proposed_file(tmp_path: Path, capsys: Any) -> None:
+    n = 600
+    names = np.resize(["Anna Schmidt", "Ben Weber", "Eva Braun"], n)
+    frame = pd.DataFrame({"no": [f"E{i}" for i in range(n)], "full_name": names, "age": np.arange(n) % 60})
+    frame.to_csv(tmp_path / "staff.csv", index=False)
+    main(["inspect", str(tmp_path / "staff.csv"), "--yaml"])
+    lines = capsys.readouterr().out
+    assert "  # full_name: names of people: drop them; without it in drop, it is published\n" in lines
+    assert yaml.safe_load(lines)["data"]["drop"] == ["full_name"]
 
 
 def test_a_file_without_a_question_runs_as_it_is(tmp_path: Path, capsys: Any) -> None:
