@@ -558,7 +558,7 @@ def _judged(limit: Limit, result: MetricResult | None, attempt: int) -> LimitOut
             limit, "fail", measured, f"{reason}; {estimate.note}" if estimate.note else reason, estimate
         )
     if lacking > 0:
-        reason = f"too few people: {estimate.subjects:,} of {limit.min_subjects:,}{more}"
+        reason = f"too few people: the attack needs {limit.min_subjects:,}, and the tables have {estimate.subjects:,}"
         return LimitOutcome(limit, "undecided", measured, reason, estimate)
     if limit.exceeded_by(measured):
         if limit.bound == "value":

@@ -339,7 +339,7 @@ def _notes(frames: Mapping[str, Frame], subject: str | None, declared: Declared,
 def people_note(subject: str | None) -> str:
     """Return the note on who counts as a person, as declared: a column, or None if each row is a different person."""
     if subject is None:
-        return "Each row counts as one person, as declared."
+        return "Each row counts as one person, as the user declared."
     return f"People are identified by the column {safe_repr(subject)}."
 
 

@@ -344,14 +344,15 @@ class Copies(Metric):
             "copied_share",
             "Share of people in train whose own row is in the release, minus the share expected by chance.",
             "two_sided",
-            leak="that copies the rows of {share} of the people in train{people}",
+            leak="that copies the rows of {share} of the people in the training data{people}",
         ),
         StatisticSpec(
             "changed_share",
             "Share of people in train whose own row is in the release with at most two cells changed, minus the share"
             " expected by chance.",
             "two_sided",
-            leak="that copies the rows of {share} of the people in train{people}, with at most two cells changed",
+            leak="that copies the rows of {share} of the people in the training data{people}, with at most two cells"
+            " changed,",
         ),
         StatisticSpec(
             "partial_advantage",
@@ -364,7 +365,7 @@ class Copies(Metric):
             "Share of released rows that are three or more equal rows, where at most ten people have this row and one"
             " of them is in train, minus the share expected by chance.",
             seen_in_copy=False,
-            leak="in which {share} of the released rows repeat a rare row of a person in train",
+            leak="in which {share} of the released rows repeat a rare row of a person in the training data",
         ),
     )
     default_limits: ClassVar[tuple[Limit, ...]] = (

@@ -102,13 +102,14 @@ class CumulativeDisclosure(Metric):
             "Share of people in train to whom a released row is close, minus the same share of equally isolated people"
             " in holdout.",
             "two_sided",
-            leak="that brings released rows close to {share} more of the people in train{people} than of other people",
+            leak="that brings released rows close to {share} more of the people in the training data{people} than of"
+            " other people",
         ),
         StatisticSpec(
             "share",
             "Share of people in train to whom a released row is close, minus the share expected by chance.",
             "two_sided",
-            leak="that brings released rows close to {share} of the people in train{people}",
+            leak="that brings released rows close to {share} of the people in the training data{people}",
         ),
     )
     default_limits: ClassVar[tuple[Limit, ...]] = (

@@ -355,7 +355,7 @@ class Dcr(Metric):
         StatisticSpec(
             "privacy_score",
             "Share of synthetic rows closer to training rows than chance allows.",
-            leak="that brings {share} of the released rows closer to people in train than chance does",
+            leak="that brings {share} of the released rows closer to people in the training data than chance does",
         ),
         StatisticSpec(
             "privacy_score_embedded",

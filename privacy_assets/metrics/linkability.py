@@ -181,7 +181,8 @@ class Linkability(Metric):
             "Share of people in train for whom two halves of the record are joined through the table, minus the same"
             " share in holdout.",
             "two_sided",
-            leak="that links the records of {share} more of the people in train{people} than of other people",
+            leak="that links two halves of the records of {share} more of the people in the training"
+            " data{people} than of other people",
         ),
         StatisticSpec(
             "risk", "Giomi's linkability risk: the excess as a share of the unseen people who are not joined."

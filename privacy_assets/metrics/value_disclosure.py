@@ -190,14 +190,14 @@ class ValueDisclosure(Metric):
             "Share of people in train whose text or identifier is in a generated column, minus the same share in"
             " holdout.",
             "two_sided",
-            leak="that publishes the text or identifier of {share} of the people in train{people}",
+            leak="that publishes the text or identifier of {share} of the people in the training data{people}",
         ),
         StatisticSpec(
             "own_values",
             "Share of people in train with a value that no other person has and that is in the release, minus the same"
             " share in holdout.",
             "two_sided",
-            leak="that publishes a value nobody else has, of {share} of the people in train{people},",
+            leak="that publishes a value nobody else has, of {share} of the people in the training data{people},",
         ),
     )
     default_limits: ClassVar[tuple[Limit, ...]] = (

@@ -75,7 +75,7 @@ class Sizes:
         """Return the number of people of a share of train, as " (about 51 people)", or "" if it is unknown."""
         if self.n_members is None:
             return ""
-        n_people = max(round(share * self.n_members), 1)
+        n_people = max(round(float(f"{share:.2g}") * self.n_members), 1)  # as the percentage is shown
         return f" (about {n_people:,} {'person' if n_people == 1 else 'people'})"
 
 
@@ -293,7 +293,7 @@ def _answer_on_detection(
     if status == "undecided" and evidence.verdict == "fail":
         return "Yes, it detected one", _reason(strongest)
     if planted and strongest is None:
-        return "Yes", f"{planted} Smaller leaks can remain undetected. This does not affect the verdict."
+        return _detection_word(evidence), f"{planted} Smaller leaks can remain undetected."
     return _WORDS_OF_GATE.get(status, _WORDS[status]), _reason(strongest)
 
 
@@ -318,13 +318,19 @@ def _statement(
     if status == "fail" and strongest is not None and estimate is not None and estimate.measurable:
         spec = statistic_specs().get(strongest.limit.statistic)
         meaning = spec.meaning.rstrip(".") if spec is not None else strongest.limit.statistic
-        return f"{meaning}: {percent_interval(strongest)}."
+        is_of_people = spec is not None and "{people}" in spec.leak
+        people = sizes.people(estimate.value) if is_of_people else ""
+        return f"{meaning}: {percent_interval(strongest)}{people}."
     if status == "pass" and leaks:
         return leaks
+    if status == "pass" and strongest is not None:
+        spec = statistic_specs().get(strongest.limit.statistic)
+        if spec is not None:
+            return f"Only this was tested. {spec.meaning.rstrip('.')}: {percent_interval(strongest)}."
     if status == "undecided" and strongest is not None and strongest.blind:
         if strongest.can_fail is False:
             return "The limits give no evidence: on this table, even a full copy of train stays within them."
-        return f"The attack is too weak here. {leak_sentence(strongest, sizes).replace('A leak', 'Only a leak', 1)}"
+        return f"Too few people for this attack. {leak_sentence(strongest, sizes).replace('A leak', 'Only a leak', 1)}"
     if status == "not_limited":
         name, estimate = next((name, estimate) for name, estimate in estimates.items() if estimate.measurable)
         return f"{name} is {interval(estimate, name)} ({number(estimate.null)}: no leak)."
@@ -336,7 +342,7 @@ def _source(results: Mapping[str, MetricResult]) -> str:
     result = results.get("copies")
     rows = result.tables.get("matched_columns", ()) if result is not None else ()
     names = [clean(row["column"], 60) for row in rows[:3] if row["share"] >= MATCHED]
-    return f" Training people agree with released rows mostly in {', '.join(names)}." if names else ""
+    return f" They match in these columns most: {', '.join(names)}." if names else ""
 
 
 def _reason(strongest: LimitOutcome | None) -> str:
@@ -354,6 +360,34 @@ def _planted(evidence: Evidence, group: str) -> str:
     For a question, they name its first kind, plain copies. For all questions, they name the kind that is easiest to
     find and the kind that is hardest to find.
     """
+    shares = _planted_shares(evidence, group)
+    if not shares:
+        return ""
+    if group != _GATE:
+        return f"{_planted_kind(*shares[0], evidence.sizes)} would have been found."
+    easiest, *others = [_planted_kind(share, what, evidence.sizes) for share, what in sorted(shares)]
+    found = f"{easiest} would have been found with 95 % probability."
+    return f"{found} The kind that is hardest to find: {others[-1]}." if others else found
+
+
+def _detection_word(evidence: Evidence) -> str:
+    """Return the range of planted leaks that would have been found, in people if their number is known."""
+    shares = sorted(share * evidence.sizes.release_ratio for share, _ in _planted_shares(evidence, _GATE))
+    n_members = evidence.sizes.n_members
+    if n_members is None:
+        sizes = [percent(share) for share in (shares[0], shares[-1])]
+        unit = "of the rows"
+    else:
+        sizes = [f"{max(round(float(f'{share:.2g}') * n_members), 1):,}" for share in (shares[0], shares[-1])]
+        unit = "people"
+    smallest, largest = sizes
+    if smallest == largest:
+        return f"A leak of {smallest} {unit} or more"
+    return f"A leak of {smallest} to {largest} {unit} or more, depending on its kind"
+
+
+def _planted_shares(evidence: Evidence, group: str) -> list[tuple[float, str]]:
+    """Return share and description of the smallest planted leak of each kind, for a question or for all."""
     shares = []
     for name, metric in METRICS.items():
         for question, statistics in metric.detectable_leaks.items():
@@ -363,13 +397,7 @@ def _planted(evidence: Evidence, group: str) -> str:
                 estimate = evidence.estimates.get(f"{name}.{statistic}")
                 if estimate is not None and estimate.measurable:
                     shares.append((estimate.value, what))
-    if not shares:
-        return ""
-    if group != _GATE:
-        return f"{_planted_kind(*shares[0], evidence.sizes)} would have been found."
-    easiest, *others = [_planted_kind(share, what, evidence.sizes) for share, what in sorted(shares)]
-    found = f"{easiest} would have been found."
-    return f"{found} The kind that is hardest to find needs {others[-1]}." if others else found
+    return shares
 
 
 def _planted_kind(share: float, what: str, sizes: Sizes) -> str:

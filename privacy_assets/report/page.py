@@ -55,6 +55,12 @@ _SCOPE = (
 _LONGEST_NOTE = 3_000  # characters: a list of 20 columns
 # Differences from real rows, in a similarity or an area under the curve.
 _CLOSE, _FAR_WORSE = 0.02, 0.1
+_ROLES = {
+    "train": "training data",
+    "holdout": "held-out people",
+    "reference": "further people",
+    "synthetic": "synthetic",
+}
 Entry = Mapping[str, Any]
 
 
@@ -124,7 +130,7 @@ def headline(verdict: Verdict, policy: Policy | None, remembered: Sequence[str] 
             f" ({clean('; '.join(remembered), 400)}). Create a new synthetic table."
         )
     if verdict.status == "undecided":
-        return f"No limit is broken, but {counts}, and a table does not pass without evidence."
+        return f"No limit is broken, but {counts}: without this evidence, the table must not be published."
     if policy.part_of is not None:
         return f"{sentence(counts)[:-1]}. {_part_of(policy)}, so evidence that the policy requires is missing."
     title = clean(policy.title, 90)
@@ -160,20 +166,29 @@ def doubts(
     sentences: list[str] = []
     absent = [name for answer in answered if answer.main for name in answer.not_tested]
     metrics = [clean(name, 60) for name in dict.fromkeys(absent) if "." not in name]
-    if metrics:
-        sentences.append(f"Attacks that did not run: {_listing(metrics)}.")
+    on_generator = [name for name in metrics if name in METRICS and METRICS[name].attacks_generator]
+    others = [name for name in metrics if name not in on_generator]
+    if others:
+        sentences.append(f"Attacks that did not run: {_listing(others)}.")
+    if on_generator:
+        sentences.append(f"Attacks on the generator, instead of the table, did not run ({_listing(on_generator)}).")
     absent_statistics = [name for name in dict.fromkeys(absent) if "." in name]
     without_embedder = [clean(name, 60) for name in absent_statistics if "no embedder" in _note_of(name, results)]
     if without_embedder:
         sentences.append(f"Without an embedder, {_listing(without_embedder)} could not be computed.")
     n_other = len(absent_statistics) - len(without_embedder)
     if n_other:
-        are = "statistic has" if n_other == 1 else "statistics have"
-        sentences.append(f"{n_other} further {are} no value; the part for the data team states why.")
+        statistics = "statistic" if n_other == 1 else "statistics"
+        sentences.append(
+            f"{n_other} further {statistics} could not be computed; the part for the data team states why."
+        )
     blind = [clean(outcome.limit.key, 60) for outcome in outcomes if outcome.passed and outcome.blind]
     if blind:
-        held = "holds" if len(blind) == 1 else "hold"
-        sentences.append(f"{_listing(blind)} {held} without evidence on this table.")
+        limits = "One limit is" if len(blind) == 1 else f"{len(blind)} limits are"
+        sentences.append(f"{limits} no evidence on this table, because only large leaks break it: {_listing(blind)}.")
+    undecided = [clean(outcome.limit.key, 60) for outcome in outcomes if outcome.status == "undecided"]
+    if undecided:
+        sentences.append(f"Undecided limits: {_listing(undecided)}.")
     return [*sentences, _SCOPE]
 
 
@@ -197,15 +212,15 @@ def file_facts(origin: Mapping[str, str], fingerprints: Mapping[str, str]) -> li
 def origin_facts(origin: Mapping[str, str], version: str) -> list[tuple[str, str]]:
     """Return date, user and version of an evaluation."""
     when = f"{origin['date']}, " if "date" in origin else ""
-    who = f" by {clean(origin['by'])}" if origin.get("by") else ""
+    who = f", by the user {clean(origin['by'])}" if origin.get("by") else ""
     return [("Evaluated", f"{when}privacy-assets {clean(version)}{who}")]
 
 
 def signing_facts(policy: Policy | None, signed: Mapping[str, str] | None, attempt: int) -> list[tuple[str, str]]:
     """Return date, release, policy and signing key."""
-    title = f"{policy.title} ({policy_digest(policy)[:12]})" if policy else f"none: {_UNLIMITED}"
+    title = f"“{policy.title}” (digest {policy_digest(policy)[:12]})" if policy else f"none: {_UNLIMITED}"
     if signed is None:
-        unsigned = "none: this report was created without the gate, and cannot be used for publication"
+        unsigned = "none: an evaluation without publication; a release has a signed report of its own"
         return [("Policy", title), ("Signature", unsigned)]
     release = f"{signed['sha256'][:12]} (end of the release id, and start of the file's SHA-256)"
     return [
@@ -396,11 +411,11 @@ def before_and_after(before: Any, after: Mapping[str, MetricResult]) -> tuple[st
 
 def size_facts(tables: Mapping[str, Mapping[str, int]], generator: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     """Return the tables with their numbers of rows, people and columns, and the generator."""
-    told = [
-        f"{clean(role)} {cell(size.get('rows'))} rows"
-        + ("" if role == "synthetic" else f" of {cell(size.get('subjects'))} people")
-        for role, size in tables.items()
-    ]
+    told = []
+    for role, size in tables.items():
+        rows = f"{cell(size.get('rows'))} rows"
+        people = "" if role == "synthetic" else f" of {cell(size.get('subjects'))} people"
+        told.append(f"{_ROLES.get(role, clean(role))} {rows}{people}")
     columns = next((cell(size.get("columns")) for size in tables.values()), "no")
     name = clean((generator or {}).get("name", "not stated"))
     settings = pairs((generator or {}).get("settings"))
@@ -414,12 +429,12 @@ def useful(utility: Sequence[tuple[str, Estimate]]) -> tuple[str, str]:
     if not utility:
         return "Not measured", "No metric compared the table with real rows."
     worse = [name.partition(".")[2].replace("_", " ") for name, one in utility if one.null - one.value > _FAR_WORSE]
-    text = f"Compared with the same number of real rows: {utility_text(utility)}."
+    text = f"Compared with the same number of real rows (1: equal): {utility_text(utility)}."
     if worse:
         return "Far worse than real rows", f"{sentence(_listing(worse))[:-1]}: far below real rows. {text}"
     if any(estimate.null - estimate.value > _CLOSE for _, estimate in utility):
-        return f"Somewhat worse than real rows (by at most {_FAR_WORSE})", text
-    return f"Close to real rows (at most {_CLOSE} below them)", text
+        return "Somewhat less similar to real rows than real rows are to each other", text
+    return "As similar to real rows as real rows are to each other", text
 
 
 def utility_text(utility: Iterable[tuple[str, Estimate]]) -> str:
@@ -427,7 +442,7 @@ def utility_text(utility: Iterable[tuple[str, Estimate]]) -> str:
     named = [(name.partition(".")[2].replace("_", " "), estimate) for name, estimate in utility]
     noted = [f"; {clean(one.note, _LONGEST_NOTE)}" if one.note else "" for _, one in named]
     return ", ".join(
-        f"{name} {number(one.value)} (real {number(one.null)}{note})"
+        f"{name} {number(one.value)} (real rows {number(one.null)}{note})"
         for (name, one), note in zip(named, noted, strict=True)
     )
 

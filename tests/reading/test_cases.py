@@ -401,7 +401,7 @@ def test_evaluate_says_first_who_counts_as_a_person() -> None:
     assert judged(TRAIN, HOLDOUT, FRESH).notes[0].startswith("Each row counts as one person. If")
     assert (
         judged(TRAIN, HOLDOUT, FRESH, subject={"each_row": True}).notes[0]
-        == "Each row counts as one person, as declared."
+        == "Each row counts as one person, as the user declared."
     )
 
 

@@ -32,8 +32,12 @@ def test_counts_in_words() -> None:
 @pytest.mark.parametrize(
     ("found", "limit", "words"),
     [
-        ({"subjects": 90}, {"min_subjects": 500}, "too few people: 90 of 500; 410 more people are needed"),
-        ({"subjects": 20, "reach": 0.09}, {"min_subjects": 30}, "; 10 more people are needed"),
+        ({"subjects": 90}, {"min_subjects": 500}, "too few people: the attack needs 500, and the tables have 90"),
+        (
+            {"subjects": 20, "reach": 0.09},
+            {"min_subjects": 30},
+            "too few people: the attack needs 30, and the tables have 20",
+        ),
         (
             {"subjects": 600, "reach": 0.15},
             {},
@@ -121,7 +125,7 @@ def test_a_broken_limit_on_rows_names_the_columns_that_match() -> None:
     copies = MetricResult("copies", (estimate("copied_share", 0.0, 0.01, null=0.0),), {"matched_columns": rows})
     limits = (Limit("dcr.member_excess", at_most=0.05),)
     broken, held = (report(dcr(value), copies, limits=limits) for value in (0.31, 0.0))
-    named = "Training people agree with released rows mostly in income, age."
+    named = "They match in these columns most: income, age."
     assert named in broken.to_html() and named not in held.to_html()
     assert broken.answers[0].statement.endswith(named)
 
@@ -147,7 +151,7 @@ def test_the_detectable_leaks_is_that_of_planted_copies_or_what_could_be_detecte
         for kind, at in (("exact", 0.0147), ("jittered", math.nan))
     )
     made = report(dcr(), MetricResult("controls", planted), limits=(Limit("dcr.member_excess", at_most=0.05),))
-    assert made.answers[0].detectable_leaks.startswith("1.5 % copies of training rows (about 47 people)")
+    assert made.answers[0].detectable_leaks.startswith("1.5 % copies of training rows (about 48 people)")
     assert "1.5 % copies of training rows" in made.to_html() and "1.5 % copies" in made._repr_html_()
 
 

@@ -110,7 +110,7 @@ def test_utility_stands_in_every_form_beside_that_of_real_rows():
     made = report(dcr(), MetricResult("fidelity", tuple(found)))
     assert "0.611 [0.601, 0.621] 0.711" in ParsedPage(made.to_html()).words
     for shown in (" ".join(made.to_text().split()), ParsedPage(made._repr_html_()).words):
-        assert "column similarity 0.611 (real 0.711), pair similarity 0.621 (real 0.721)" in shown
+        assert "column similarity 0.611 (real rows 0.711), pair similarity 0.621 (real rows 0.721)" in shown
     for less in (report(dcr()), report(dcr(), MetricResult("fidelity", (estimate("prediction", math.nan),)))):
         assert all("Utility" not in form(less) for form in FORMS)
 

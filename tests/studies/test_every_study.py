@@ -52,6 +52,7 @@ STUDIES = [
           [r"^\| small \| 200 \| .* % \| .* % \| .* % \| .* % \| ", "^At least 2 splits"]),
     Study("power", "TABLE --every-row --people=200 --draws=2", 3,
           [r"^\| small, 200 \| 10 % \| 100 % \| ", "^At least 2 splits"]),
+    Study("first_page", "TABLE --people=200", 1, [r"^\| fresh rows, 0 \| \d / \d / \d \| 0 \|", r"^\| 0 \| \d"]),
     Study("demo_keys", "--leak --keys=1 --embedded=0", 1, ["{'fail': 1}"]),
 ]  # fmt: skip
 

@@ -46,7 +46,8 @@ _SPECS = {
             "Share of people in train whose value is inferred, minus the same share in holdout: the largest difference"
             " over the columns and their mean.",
             "two_sided",
-            leak="by which a value is inferred for {share} more of the people in train{people} than of other people",
+            leak="by which a value is inferred for {share} more of the people in the training data{people} than of"
+            " other people",
         ),
         StatisticSpec("risk", "Giomi's risk of the worst column, which is above 0 by chance.", null=None),
         StatisticSpec(

@@ -94,7 +94,7 @@ def _precision_estimate(
     named = np.array([smaller * (tpr + fpr)[0, _HEADLINE] for tpr, fpr in rates])
     enough = np.flatnonzero(named >= gretel.SMALLEST_POSITIVES)
     if len(enough) == 0:
-        reason = f"{named.max():.0f} predicted positives, {gretel.SMALLEST_POSITIVES} required"
+        reason = f"the attack calls {named.max():.0f} people members, and {gretel.SMALLEST_POSITIVES} are required"
         return spec.not_measurable(reason, population.counts)
     return drawn[enough].worst(spec, population.counts, np.array(list(population.scores))[enough], "headline")
 
@@ -237,7 +237,7 @@ _SPECS = {
             "Share of members among the people whom the best attack calls members, if half of all people are members"
             " (0.5: guessing).",
             null=0.5,
-            leak="in which {share} of the people whom an attack calls members are members (guessing: 50 %)",
+            leak="by which {share} of the guesses that a person is in the training data are right (50 %: by chance)",
         ),
         StatisticSpec(
             "tpr_low_fpr", "Share of members found at one false positive in 1,000 non-members.", null=LOW_RATE

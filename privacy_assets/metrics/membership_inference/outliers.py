@@ -51,7 +51,7 @@ OUTLIER_MATCHES = StatisticSpec(
     " neighbor, minus the same share in holdout.",
     "two_sided",
     question="singling out",
-    leak="that brings a released row close to {share} of the most isolated people in train",
+    leak="that brings a released row close to {share} of the most isolated people in the training data",
 )
 
 

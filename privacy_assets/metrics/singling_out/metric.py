@@ -226,7 +226,7 @@ class SinglingOut(Metric):
             "risk",
             "Share of descriptions by 6 to 12 columns that fit exactly one person in train, minus the share expected by"
             " chance.",
-            leak="in which {share} of the descriptions of 6 to 12 columns single out a person in train",
+            leak="in which {share} of the descriptions by 6 to 12 columns fit exactly one person in the training data",
         ),
         StatisticSpec(
             "risk_univariate",

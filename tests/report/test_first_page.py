@@ -1,0 +1,190 @@
+"""The first page states what was measured, and no more: answers against intervals and power, on drawn results."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from privacy_assets.dagster.metadata import report_metadata
+from privacy_assets.metrics.policies import default_policy
+from privacy_assets.metrics.registry import METRICS, statistic_specs
+from privacy_assets.policy import WEAK_MULTIPLE, Limit, LimitOutcome, Policy, judge_limit
+from privacy_assets.report.answers import SMALL_LEAK, TITLES, question_of
+from privacy_assets.report.report import Report
+from privacy_assets.report.text import verdict_lines
+from privacy_assets.report.words import limit_interval, measured_text
+from privacy_assets.stats.estimates import Estimate, MetricResult
+from tests.report.report_examples import ALL, ParsedPage
+
+LIMITED = [limit for limit in default_policy().limits if statistic_specs()[limit.statistic].range is None]
+SIZES = {"train": {"rows": 3000, "columns": 9, "subjects": 2000}, "synthetic": {"rows": 3000, "columns": 9}}
+
+
+def drawn(rng: np.random.Generator) -> Report:
+    """A report with the limits of the default policy, whose statistics are drawn from no leak to a large one."""
+    size = rng.choice([0.0, 0.0, 1.0, 3.0])
+    found: dict[str, dict[str, Estimate]] = {}
+    for statistic in dict.fromkeys(limit.statistic for limit in LIMITED):
+        metric, _, name = statistic.partition(".")
+        spec = statistic_specs()[statistic]
+        null = spec.null or 0.0
+        deviation = rng.choice([0.001, 0.01, 0.05, 0.4])
+        value = null + size * rng.exponential(0.02) + deviation * rng.normal()
+        confidence = rng.choice([0.9, 0.95, 0.995])
+        reach = deviation * norm.ppf((1 + confidence) / 2)
+        missed = (norm.ppf(0.995) + norm.ppf((1 + confidence) / 2)) * deviation
+        is_distance = spec.direction == "two_sided"
+        found.setdefault(metric, {})[name] = Estimate(
+            name, value, value - reach, value + reach, 5000, 2000, null=null, direction=spec.direction,
+            confidence=confidence, minimum_detectable_effect=missed + (0 if is_distance else null),
+            question=question_of(statistic),
+        )  # fmt: skip
+    results = {}
+    for metric, estimates in found.items():
+        copied = [replace(one, value=1.0, low=1.0, high=1.0) for one in estimates.values()]
+        results[metric] = MetricResult(metric, tuple(estimates.values()), on_copy=tuple(copied))
+    policy = Policy(tuple(LIMITED), name="example")
+    return Report(title="t", policy=policy, policy_verdict=policy.judge(results), results=results, tables=SIZES, seed=0)
+
+
+REPORTS = [drawn(np.random.default_rng(seed)) for seed in range(200)]
+
+
+def is_certain(outcomes: tuple[LimitOutcome, ...]) -> bool:
+    """Independently: a z-score beyond the joint quantile of all questions."""
+    estimates = {one.limit.statistic: one.estimate for one in outcomes if one.estimate is not None}
+    quantile = norm.ppf(1 - 0.01 / 6 / len(estimates) / 2)
+    scores = []
+    for estimate in estimates.values():
+        deviation = (estimate.high - estimate.value) / norm.ppf((1 + estimate.confidence) / 2)
+        score = (estimate.value - estimate.null) / deviation
+        scores.append(abs(score) if estimate.direction == "two_sided" else score)
+    return max(scores) > quantile
+
+
+def test_each_word_agrees_with_limits_intervals_and_power() -> None:
+    words: dict[str, int] = {}
+    for made in REPORTS:
+        for answer in made.answers[:6]:
+            if not answer.outcomes:
+                continue
+            statuses = {outcome.status for outcome in answer.outcomes}
+            words[answer.word] = words.get(answer.word, 0) + 1
+            if answer.word in ("Yes", "Not ruled out"):  # the second one for values that no real row has
+                assert "fail" in statuses
+            elif answer.word == "Cannot tell":
+                assert "undecided" in statuses and "fail" not in statuses
+            elif answer.word == SMALL_LEAK:
+                assert statuses == {"pass"} and is_certain(answer.outcomes)
+            else:
+                assert answer.word in ("No leak found", "No further leak found"), answer.word
+                assert statuses == {"pass"} and not is_certain(answer.outcomes)
+                assert not all(outcome.blind for outcome in answer.outcomes)
+                assert answer.statement.endswith("would have been found."), answer.statement
+    assert min(words.values()) > 10 and len(words) == 6, words
+
+
+def test_a_question_without_evidence_does_not_pass() -> None:
+    n_unanswered = 0
+    for made in REPORTS:
+        for answer in made.answers[:6]:
+            alone = [judge_limit(one.limit, made.results[one.limit.metric]) for one in answer.outcomes]
+            if alone and all(one.blind for one in alone):
+                n_unanswered += 1
+                assert answer.word == "Cannot tell" and made.verdict != "pass"
+    assert n_unanswered > 10
+
+
+def test_shares_are_shown_within_their_range_and_no_distance_is_negative() -> None:
+    n_cut = 0
+    for made in REPORTS:
+        for outcome in made.policy_verdict.outcomes:
+            estimate = outcome.estimate
+            assert estimate is not None and outcome.interval is not None
+            lowest = -1 if estimate.null == 0 else 0
+            shown = [float(x) for x in re.findall(r"-?[\d.]+", limit_interval(outcome).partition(" (")[0])]
+            assert all(lowest <= number <= 1 for number in shown), limit_interval(outcome)
+            n_cut += outcome.interval.high > 1
+            assert not re.search(r"(at most|at least) -", measured_text(outcome)) or estimate.direction != "two_sided"
+            if outcome.limit.bound == "conservative" and outcome.passed and estimate.direction != "two_sided":
+                assert outcome.measured == pytest.approx(outcome.interval.high), "the interval is the one compared"
+    assert n_cut > 10
+
+
+def weak(limit: Limit, low: float, high: float, missed: float, **more: Any) -> LimitOutcome:
+    value = (low + high) / 2
+    estimate = Estimate("f", value, low, high, 99, 99, minimum_detectable_effect=missed, **more)
+    return judge_limit(limit, MetricResult("m", (estimate,)))
+
+
+@pytest.mark.parametrize(
+    ("limit", "missed", "more", "is_weak"),
+    [
+        (Limit("m.f", at_most=0.025, bound="significant"), WEAK_MULTIPLE * 0.025 - 0.026, {}, False),
+        (Limit("m.f", at_most=0.025, bound="significant"), WEAK_MULTIPLE * 0.025 - 0.024, {}, True),
+        (Limit("m.f", at_most=0.025), 0.9, {}, False),  # the whole interval is below a conservative limit
+        (Limit("m.f", at_most=0.0, bound="significant"), 0.11, {}, False),  # a tolerance of 0 counts as 0.01
+        (Limit("m.f", at_most=0.0, bound="significant"), 0.13, {}, True),
+        (Limit("m.f", at_most=0.3, bound="significant"), 0.71, {}, True),  # no share is so large
+        (Limit("m.f", at_most=0.3, bound="significant"), 0.69, {}, False),
+        (Limit("m.f", at_most=0.55, bound="significant"), 0.98, {"null": 0.5}, True),  # 0.5 + 0.05 + 0.48
+        (Limit("m.f", at_most=0.55, bound="significant"), 0.9, {"null": 0.5}, False),
+        (Limit("m.f", at_least=60, bound="significant"), 10, {"null": 100, "direction": "lower_is_riskier"}, False),
+        (Limit("m.f", at_most=0.025, bound="significant"), 0.9, {"measures": "evaluation"}, False),
+    ],
+)
+def test_a_limit_that_finds_only_large_leaks_gives_no_evidence(
+    limit: Limit, missed: float, more: dict[str, Any], is_weak: bool
+) -> None:
+    null = more.get("null", 0.0)
+    outcome = weak(limit, null - 0.001, null + 0.001, missed, **more)
+    assert outcome.passed and outcome.blind == outcome.is_weak == is_weak
+    assert ("no evidence" in outcome.reason) == is_weak
+
+
+def test_an_interval_wider_than_its_range_gives_no_evidence() -> None:
+    limit = Limit("m.f", at_most=0.25, bound="significant")
+    assert weak(limit, -1.1, 1.1, 0.1).blind and not weak(limit, -0.9, 0.9, 0.1).blind
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_text_page_dagster_and_airflow_use_the_same_words(make: Any) -> None:
+    made = make()
+    forms = {
+        "text": " ".join(made.to_text(columns=10_000).split()),
+        "page": ParsedPage(made.to_html()).words,
+        "Dagster": " ".join(report_metadata(made)["report"].value.split()),
+        "Airflow": " ".join("\n".join(verdict_lines(made.page())).split()),
+    }
+    for name, shown in forms.items():
+        for answer in made.answers[:6]:
+            assert answer.title in shown and answer.word in shown, name
+        for outcome in made.policy_verdict.outcomes:
+            metric, _, rest = outcome.limit.key.partition(".")
+            key = f"{metric}. {rest}" if name == "page" else outcome.limit.key  # a line can break after the period
+            assert key in shown or len(outcome.limit.key) > 60, (name, key)
+        for old in ("compared value", "judged", "not assessable", "cannot fail", "could not be evaluated"):
+            assert old not in shown.lower(), (name, old)
+
+
+def test_grades_and_unknown_protections_are_shown_only_where_they_say_something() -> None:
+    from tests.report.report_examples import failing, passing, undecided
+
+    for made in (failing(), undecided()):
+        first = made.to_html().partition('<details class="team">')[0]
+        for shown in (made.to_text(), first, report_metadata(made)["report"].value):
+            assert not re.search(r"Excellent|Very Good|\bGood\b|Moderate", shown)
+    assert "unknown" not in passing().to_text().lower()
+
+
+def test_each_limited_statistic_has_a_sentence_with_a_slot_for_its_number() -> None:
+    for limit in default_policy().limits:
+        spec = statistic_specs()[limit.statistic]
+        if question_of(limit.statistic) in TITLES:
+            assert spec.leak.count("{share}") == 1 and spec.leak.count("{people}") <= 1, limit.statistic
+    assert all(not spec.leak or "{share}" in spec.leak for metric in METRICS.values() for spec in metric.statistics)
