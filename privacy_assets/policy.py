@@ -233,9 +233,14 @@ class LimitOutcome:
 
     @property
     def is_weak(self) -> bool:
-        """True if the limit would have found only leaks above ``WEAK_MULTIPLE`` times its tolerance, or none at all."""
+        """True if the limit would have found only leaks above ``WEAK_MULTIPLE`` times its tolerance, or none at all.
+
+        A limit that proves a leak, however small, is not weak.
+        """
         estimate = self.estimate
         if estimate is None or not estimate.measurable or estimate.measures != "release" or self.by_rule:
+            return False
+        if self.proven > 0:
             return False
         if self.smallest_leak > WEAK_MULTIPLE * max(self.tolerance, _LEAST_TOLERANCE):
             return True
