@@ -201,7 +201,7 @@ class LimitOutcome:
         Either a verbatim copy of train is within the limit, too, or only leaks far above the tolerance would have been
         found (:attr:`is_weak`).
         """
-        if self.estimate is None or self.limit.exceeded_by(self.measured):
+        if self.estimate is None or self.by_rule or self.limit.exceeded_by(self.measured):
             return False
         return self.can_fail is False or self.is_weak
 
@@ -223,13 +223,15 @@ class LimitOutcome:
     def smallest_leak(self) -> float:
         """Smallest leak that the limit would have found, as a distance from the value without a leak.
 
-        With a conservative bound, no leak beyond the limit passes. With a significant bound, the limit is broken once
-        the interval is beyond it, so a leak must exceed the limit by the minimum detectable effect. NaN: unknown.
+        With a conservative bound, no leak beyond the limit passes. Otherwise a leak must exceed the limit by the
+        minimum detectable effect, or by the width of the interval if the metric does not state this effect. NaN: not
+        computed.
         """
         estimate = self.estimate
-        if estimate is None or self.limit.bound != "significant":
+        if estimate is None or self.limit.bound == "conservative":
             return self.tolerance
-        return self.tolerance + _signed_distance(self.limit, estimate, estimate.minimum_detectable_effect)
+        missed = _signed_distance(self.limit, estimate, estimate.minimum_detectable_effect)
+        return self.tolerance + (missed if math.isfinite(missed) else estimate.high - estimate.low)
 
     @property
     def is_weak(self) -> bool:
@@ -240,14 +242,19 @@ class LimitOutcome:
         estimate = self.estimate
         if estimate is None or not estimate.measurable or estimate.measures != "release" or self.by_rule:
             return False
-        if self.proven > 0:
+        if self.limit.bound == "conservative" or self.proven > 0:
             return False
         if self.smallest_leak > WEAK_MULTIPLE * max(self.tolerance, _LEAST_TOLERANCE):
             return True
-        is_share = 0 <= estimate.null <= 1 and self.limit.value <= 1
-        if not is_share:
+        return self.finds_no_leak
+
+    @property
+    def finds_no_leak(self) -> bool:
+        """True if the smallest leak is larger than possible, or the interval is wider than the statistic's range."""
+        estimate = self.estimate
+        if estimate is None or not estimate.is_share:
             return False
-        range_width = 2 if estimate.null == 0 else 1  # width of the range of a difference of shares, and of a share
+        range_width = 2 if estimate.null == 0 else 1  # of a difference of shares, and of a share
         return self.smallest_leak > 1 - estimate.null or estimate.high - estimate.low > range_width
 
     def used(self, value: float | None = None) -> float:
@@ -271,8 +278,9 @@ class LimitOutcome:
             return self
         ends = (end if end == one.null else one.value + factor * (end - one.value) for end in (one.low, one.high))
         low, high = ends
-        again = _judged(self.limit, MetricResult(self.limit.metric, (replace(one, low=low, high=high),)), 1)
-        return replace(again, can_fail=self.can_fail)
+        narrower = replace(one, low=low, high=high)
+        again = _judged(self.limit, MetricResult(self.limit.metric, (narrower,)), 1)
+        return replace(again, can_fail=self.can_fail, interval=_interval(self.limit, narrower, 1))
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form printed by the command line and stored in attestations."""
@@ -538,7 +546,9 @@ def judge_limit(limit: Limit, result: MetricResult | None, attempt: int = 1) -> 
     if not outcome.passed or not outcome.blind:
         return outcome
     why = _ON_A_COPY
-    if outcome.can_fail is not False:
+    if outcome.can_fail is not False and outcome.finds_no_leak:
+        why = "no evidence: the attack could not find any leak here"
+    elif outcome.can_fail is not False:
         why = f"no evidence: only a leak of {decimal(outcome.smallest_leak)} or more would have been found"
     return replace(outcome, reason=f"{outcome.reason}; {why}")
 
@@ -554,11 +564,11 @@ def _judged(limit: Limit, result: MetricResult | None, attempt: int) -> LimitOut
         return LimitOutcome(limit, "undecided", math.nan, f"{estimate.note or 'not measurable'}{more}", estimate)
     measured, significant = _bound(estimate, limit.bound, attempt), _bound(estimate, "significant", attempt)
     if estimate.measures == "evaluation" and limit.exceeded_by(measured):
-        reason = f"the evaluation is too weak here: {size_text(limit, estimate, 'conservative', measured)}"
+        reason = f"the evaluation is too weak here: {size_text(limit, estimate, limit.bound, measured)}"
         reason += f", beyond the limit {decimal(limit.value)}{_interval_words(limit, estimate, attempt)}"
         return LimitOutcome(limit, "undecided", measured, reason, estimate)
     if limit.exceeded_by(significant):
-        reason = _beyond(limit, estimate, significant, attempt)
+        reason = _beyond(limit, estimate, measured if limit.bound == "value" else significant, attempt)
         return LimitOutcome(
             limit, "fail", measured, f"{reason}; {estimate.note}" if estimate.note else reason, estimate
         )
@@ -569,7 +579,7 @@ def _judged(limit: Limit, result: MetricResult | None, attempt: int) -> LimitOut
         if limit.bound == "value":
             return LimitOutcome(limit, "fail", measured, _beyond(limit, estimate, measured, attempt), estimate)
         side = "up to" if limit.at_most is not None else "down to"
-        reason = f"undecided: {side} {decimal(measured)} cannot be excluded, beyond the limit {decimal(limit.value)}"
+        reason = f"{side} {decimal(measured)} cannot be excluded, beyond the limit {decimal(limit.value)}"
         reason += f"{_interval_words(limit, estimate, attempt)}{_needed(limit, estimate, attempt)}"
         return LimitOutcome(limit, "undecided", measured, reason, estimate)
     return LimitOutcome(limit, "pass", measured, _within(limit, estimate, measured, attempt), estimate)
@@ -643,9 +653,9 @@ def _interval_words(limit: Limit, estimate: Estimate, attempt: int) -> str:
 def _signed_distance(limit: Limit, estimate: Estimate, number: float) -> float:
     """Return how far ``number`` is from the value without a leak, in the direction of a leak.
 
-    The bounds of a two-sided statistic are distances already. An unknown value without a leak is taken as 0.
+    The bounds of a two-sided statistic are distances already. NaN if the value without a leak is unknown.
     """
-    if estimate.direction == "two_sided" or not math.isfinite(estimate.null):
+    if estimate.direction == "two_sided":
         return number
     return number - estimate.null if limit.at_most is not None else estimate.null - number
 

@@ -212,7 +212,7 @@ def test_each_attempt_is_judged_more_strictly(attempt: int, status: str) -> None
     judged = Policy((Limit("m.f", at_most=0.24),)).judge(results, attempt)
     assert judged.status == status
     assert ("attempt" in judged.outcomes[0].reason) == (attempt > 1)
-    significant = Policy((Limit("m.f", at_most=0.0, bound="significant"), Limit("m.f", at_most=0.1, bound="value")))
+    significant = Policy((Limit("m.f", at_most=0.05, bound="significant"), Limit("m.f", at_most=0.1, bound="value")))
     assert significant.judge(results, attempt).status == "pass"  # only the conservative bound moves
 
 

@@ -205,8 +205,8 @@ def _yaml(source: str, form: CsvFormat, columns: Sequence[Inspected], people: Pe
         yield f"  missing: {yaml_text(markers)}"
     dropped = []
     for column in columns:
-        if column.personal:
-            yield f"  # {clean(column.name, 40)}: {column.personal}; without it in drop, it is published"
+        if column.personal and column.name not in people.candidates:
+            yield f"  # {clean(column.name, 40)}: {column.personal}; it is published unless it stays in drop"
         if (column.reason or column.personal) and column.name not in people.candidates:
             dropped.append(column.name)
     if dropped:

@@ -236,7 +236,8 @@ def report_text(report: Report, options: argparse.Namespace) -> str:
     if not has_colors:
         return text
     label = report.label.upper()
-    return f"\033[1;{_COLORS[report.verdict]}m{label}\033[0m{text.removeprefix(label)}"
+    color = _COLORS["undecided" if report.is_part else report.verdict]
+    return f"\033[1;{color}m{label}\033[0m{text.removeprefix(label)}"
 
 
 def _guarded(run: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:

@@ -102,6 +102,8 @@ def score_metadata(result: MetricResult, outcomes: Sequence[LimitOutcome]) -> di
 
     These numbers are the statistics and, for each limit, the measured number and the limit.
     """
+    from privacy_assets.report.svg import drawn_number
+
     metadata: dict[str, Any] = {f"limit: {outcome.limit.key}": picture(outcome) for outcome in outcomes}
     rows: list[dict[str, str | int]] = [
         {"statistic": f.name, "value": _rounded(f.value), "low": _rounded(f.low), "high": _rounded(f.high), "rows": f.n,
@@ -116,7 +118,7 @@ def score_metadata(result: MetricResult, outcomes: Sequence[LimitOutcome]) -> di
     numbers = {f.name: f.value for f in result.estimates}
     for outcome in outcomes:
         measured, limit = _plotted_names(outcome.limit)
-        numbers |= {measured: outcome.measured, limit: outcome.limit.value}
+        numbers |= {measured: drawn_number(outcome), limit: outcome.limit.value}
     return metadata | _plotted({**numbers, "seconds": result.seconds})
 
 
@@ -139,10 +141,10 @@ def _earlier_numbers(
 
 def _limit_by_run(outcome: LimitOutcome, earlier: Sequence[Mapping[str, float]]) -> dict[str, Any]:
     """Return a plot of the measured number and the limit (dashed) by run, because the UI plots each number alone."""
-    from privacy_assets.report.svg import line_markdown
+    from privacy_assets.report.svg import drawn_number, line_markdown
 
     measured, limit = _plotted_names(outcome.limit)
-    rows = [*earlier, {measured: outcome.measured, limit: outcome.limit.value}]
+    rows = [*earlier, {measured: drawn_number(outcome), limit: outcome.limit.value}]
     lines = [[(run, row.get(name, math.nan)) for run, row in enumerate(rows)] for name in (measured, limit)]
     image = line_markdown("measured number, and limit (dashed), by run", *lines)
     return {"measured and limit by run": dg.MetadataValue.md(image)} if image else {}
@@ -170,11 +172,14 @@ def report_metadata(report: Report) -> dict[str, Any]:
         )
         for x in outcomes
     ]
+    grades = ""
+    if report.shows_grades:
+        grades = ", ".join(f"{name}: {level}" for name, (_, level) in scores.items())
     return {
         "verdict": verdict_line(report),
         "limits": dg.MetadataValue.table(records),
         "report": dg.MetadataValue.md(f"```text\n{report.to_text()}\n```"),
-        "Gretel's grades": ", ".join(f"{name}: {level}" for name, (_, level) in scores.items()) or NOTHING,
+        "Gretel's grades": grades or NOTHING,
         **_plotted({name: score for name, (score, _) in scores.items()}),
         **{f"limits: {LABELS[one]}": sum(x.status == one for x in outcomes) for one in reversed(WORST_FIRST)},
     }

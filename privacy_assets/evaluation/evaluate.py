@@ -59,7 +59,10 @@ TableLike = Any  # path or dataframe (pandas, polars, DuckDB, Arrow, ...), see l
 MetricsLike = str | Iterable[str] | Mapping[str, Mapping[str, Any] | None]  # names, or settings by name
 _COPIED_PEOPLE = 2_000  # people of train in the verbatim copy that shows whether a limit can fail
 _BY_CHANCE = 1e-6  # probability of an overlap of train and an unseen holdout below which it is an error
-_EQUAL_ROWS = "Equal rows of a table count as one person, because no row of train occurs in another real table."
+_EQUAL_ROWS = (
+    "Equal rows of a table count as one person in statistics, because no row of train occurs in another real table, as"
+    " after a split by content."
+)
 
 
 @redact_foreign_errors
@@ -156,6 +159,7 @@ def evaluate(
     tuned = (in_force.embedder if in_force else {}) if wanted else False
     if tuned is not False:
         require_torch()
+    origin = _origin(synthetic)
     with watched(otherwise=silent) if progress is None else nullcontext(progress) as report:
         inputs = read_inputs(
             train, holdout, synthetic, reference,
@@ -182,8 +186,10 @@ def evaluate(
             made = {"name": made_by.name, "settings": made_by.settings(), "overfitting": protection}
         inputs = inputs.with_settings(generator=made)
         results = without_shift(inputs, chosen, run_metrics(inputs, chosen, limits), limits)
+    if _origin(synthetic) != origin:
+        raise InputError("the file changed during the evaluation", where="synthetic", fix="evaluate it again")
     evaluated = build_report(inputs, results, in_force, generator=made)
-    return replace(evaluated, origin=_origin(synthetic))
+    return replace(evaluated, origin=origin)
 
 
 def _origin(synthetic: TableLike) -> dict[str, str]:
@@ -191,8 +197,11 @@ def _origin(synthetic: TableLike) -> dict[str, str]:
     origin = {"date": date.today().isoformat(), "by": user_name()}
     if isinstance(synthetic, PATHS):
         origin["file"] = Path(str(synthetic)).name
-        if isinstance(synthetic, str | Path) and Path(synthetic).is_file():
-            origin["sha256"] = file_fingerprint(synthetic)
+        try:
+            if isinstance(synthetic, str | Path) and Path(synthetic).is_file():
+                origin["sha256"] = file_fingerprint(synthetic)
+        except OSError:  # reading the table reports it
+            return origin
     return origin
 
 

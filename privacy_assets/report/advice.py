@@ -345,7 +345,8 @@ def ledger_notes(outcomes: Iterable[LimitOutcome], known: Known = NOTHING_KNOWN)
         if outcome.limit.metric not in metrics_reading("ledger") or not math.isfinite(used):
             continue
         key = clean(outcome.limit.key, 60)
-        note = f"All releases together: {key} is {number(outcome.measured)}, its limit {number(outcome.limit.value)}."
+        measured = number(max(outcome.measured, 0.0))
+        note = f"All releases together: {key} is {measured}, its limit {number(outcome.limit.value)}."
         if outcome.passed and used >= _NEAR and _STRONGER_TREES.applies(known):
             note += f" {_told(_STRONGER_TREES.do, known)}."
         notes.append(note)
@@ -385,7 +386,7 @@ def cause_of(outcome: LimitOutcome) -> str:
     if outcome.passed or estimate is None or outcome.can_fail is False and outcome.blind:
         return ""
     if outcome.blind:
-        return declared.undecided
+        return "narrow table" if NARROW in estimate.note else declared.undecided
     if outcome.status == "undecided" and not (estimate.measures == "release" and _beyond_chance(estimate)):
         if estimate.note.startswith(DIFFER):
             return "different holdout"

@@ -71,11 +71,15 @@ class Sizes:
         n_synthetic = tables.get("synthetic", {}).get("rows", n_rows)
         return cls(train.get("subjects"), n_synthetic / n_rows if n_rows else 1.0)
 
+    def n_people(self, share: float) -> int:
+        """Return the number of people of a share of train, at least 1."""
+        return max(round(float(f"{share:.2g}") * (self.n_members or 0)), 1)  # as the percentage is shown
+
     def people(self, share: float) -> str:
         """Return the number of people of a share of train, as " (about 51 people)", or "" if it is unknown."""
         if self.n_members is None:
             return ""
-        n_people = max(round(float(f"{share:.2g}") * self.n_members), 1)  # as the percentage is shown
+        n_people = self.n_people(share)
         return f" (about {n_people:,} {'person' if n_people == 1 else 'people'})"
 
 
@@ -144,7 +148,7 @@ def answers(
     """
     groups: dict[str, list[LimitOutcome]] = {}
     for outcome in outcomes:
-        avoided = cause_of(outcome) == "members avoided"  # discloses membership, whatever the attack
+        avoided = cause_of(outcome) == "members avoided" or _avoids_members(outcome)
         groups.setdefault("membership" if avoided else question_of(outcome.limit.statistic), []).append(outcome)
     estimates = {f"{name}.{one.name}": one for name, result in results.items() for one in result.estimates}
     measured = {question_of(name) for name in estimates}
@@ -153,6 +157,14 @@ def answers(
     has_copies = any(outcome.status == "fail" for outcome in groups.get("copies", ()))
     evidence = Evidence(results, estimates, verdict, has_copies, sizes)
     return [_answer(group, title, groups.get(group, []), evidence) for group, title in titles]
+
+
+def _avoids_members(outcome: LimitOutcome) -> bool:
+    """Return True if the release certainly avoids members, within the limit: this discloses membership only."""
+    estimate = outcome.estimate
+    if estimate is None or not outcome.passed or not estimate.measurable or estimate.direction != "two_sided":
+        return False
+    return estimate.high < estimate.null and bool(_certain([outcome]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +245,7 @@ def _word(group: str, status: AnswerStatus, outcomes: Sequence[LimitOutcome], ev
         return "Not ruled out" if causes == {_UNKNOWN} else _WORDS[status]
     if status != "pass":
         return _WORDS[status]
-    if has_small_leak(outcomes):
+    if _certain(outcomes):
         return SMALL_LEAK
     if any(outcome.by_rule for outcome in outcomes):
         return "No, by the threshold rule"
@@ -242,8 +254,8 @@ def _word(group: str, status: AnswerStatus, outcomes: Sequence[LimitOutcome], ev
     return _WORDS[status]
 
 
-def has_small_leak(outcomes: Iterable[LimitOutcome]) -> bool:
-    """Return True if a leak is certain: the interval of a statistic is beyond the value without a leak.
+def _certain(outcomes: Iterable[LimitOutcome]) -> list[LimitOutcome]:
+    """Return the outcomes whose statistic proves a leak: its interval does not reach the value without a leak.
 
     The intervals have the level ``JOINT_LEVEL`` jointly over the statistics of all questions (Bonferroni, with an equal
     part for each question). They are taken as normal.
@@ -251,22 +263,26 @@ def has_small_leak(outcomes: Iterable[LimitOutcome]) -> bool:
     Args:
         outcomes: Outcomes of the limits of a question.
     """
-    estimates = {}
+    measured = []
     for outcome in outcomes:
-        estimate = outcome.estimate
-        if estimate is not None and estimate.measurable and estimate.low < estimate.high and not outcome.by_rule:
-            estimates[outcome.limit.statistic] = estimate
-    level = 1 - (1 - JOINT_LEVEL) / (len(TITLES) * max(len(estimates), 1))
-    return any(_is_beyond_chance(estimate, level) for estimate in estimates.values())
+        if outcome.estimate is not None and outcome.estimate.measurable and not outcome.by_rule:
+            measured.append(outcome)
+    n_statistics = len({outcome.limit.statistic for outcome in measured})
+    level = 1 - (1 - JOINT_LEVEL) / (len(TITLES) * max(n_statistics, 1))
+    return [outcome for outcome in measured if outcome.estimate and _is_beyond_chance(outcome.estimate, level)]
 
 
 def _small_leak(outcomes: Sequence[LimitOutcome]) -> str:
-    """Return a sentence on the proven leak that uses most of its limit."""
-    proven = [outcome for outcome in outcomes if outcome.proven > 0]
-    most = max(proven or outcomes, key=lambda outcome: outcome.proven / max(outcome.tolerance, 1e-9))
+    """Return a sentence on the certain leak that uses most of its limit, with the largest limit on its statistic."""
+    certain = _certain(outcomes)
+    most = max(certain, key=lambda outcome: outcome.proven / max(outcome.tolerance, 1e-9))
+    same = [outcome for outcome in certain if outcome.limit.statistic == most.limit.statistic]
+    widest = max(same, key=lambda outcome: outcome.tolerance)
     spec = statistic_specs().get(most.limit.statistic)
     meaning = spec.meaning.rstrip(".") if spec is not None else most.limit.statistic
-    return f"{meaning}: {percent_interval(most)}. The policy tolerates {percent(most.tolerance)}."
+    is_share = spec is not None and spec.is_share
+    limit = percent(widest.limit.value) if is_share else number(widest.limit.value)
+    return f"{meaning}: {percent_interval(most)}. The table fails only if more than {limit} is proven."
 
 
 def _is_beyond_chance(estimate: Estimate, level: float) -> bool:
@@ -298,13 +314,10 @@ def _answer_on_detection(
 
 
 def _status(outcomes: Sequence[LimitOutcome], estimates: Mapping[str, Estimate]) -> AnswerStatus:
-    """Return the worst status. If all limits passed and none gives evidence, it is undecided."""
+    """Return the worst status."""
     if not outcomes:
         return "not_limited" if any(estimate.measurable for estimate in estimates.values()) else "not_tested"
-    worst = min((outcome.status for outcome in outcomes), key=WORST_FIRST.index)
-    if worst == "pass" and all(outcome.blind for outcome in outcomes):
-        return "undecided"
-    return worst
+    return min((outcome.status for outcome in outcomes), key=WORST_FIRST.index)
 
 
 def _statement(
@@ -330,7 +343,9 @@ def _statement(
     if status == "undecided" and strongest is not None and strongest.blind:
         if strongest.can_fail is False:
             return "The limits give no evidence: on this table, even a full copy of train stays within them."
-        return f"Too few people for this attack. {leak_sentence(strongest, sizes).replace('A leak', 'Only a leak', 1)}"
+        if strongest.finds_no_leak:
+            return "This attack could not find any leak in so few people."
+        return f"This attack is weak on so few people. {leak_sentence(strongest, sizes, only=True)}"
     if status == "not_limited":
         name, estimate = next((name, estimate) for name, estimate in estimates.items() if estimate.measurable)
         return f"{name} is {interval(estimate, name)} ({number(estimate.null)}: no leak)."
@@ -373,17 +388,15 @@ def _planted(evidence: Evidence, group: str) -> str:
 def _detection_word(evidence: Evidence) -> str:
     """Return the range of planted leaks that would have been found, in people if their number is known."""
     shares = sorted(share * evidence.sizes.release_ratio for share, _ in _planted_shares(evidence, _GATE))
-    n_members = evidence.sizes.n_members
-    if n_members is None:
-        sizes = [percent(share) for share in (shares[0], shares[-1])]
+    if evidence.sizes.n_members is None:
+        smallest, largest = percent(shares[0]), percent(shares[-1])
         unit = "of the rows"
     else:
-        sizes = [f"{max(round(float(f'{share:.2g}') * n_members), 1):,}" for share in (shares[0], shares[-1])]
+        smallest, largest = (f"{evidence.sizes.n_people(share):,}" for share in (shares[0], shares[-1]))
         unit = "people"
-    smallest, largest = sizes
     if smallest == largest:
-        return f"A leak of {smallest} {unit} or more"
-    return f"A leak of {smallest} to {largest} {unit} or more, depending on its kind"
+        return f"Leaks of {smallest} {unit} or more"
+    return f"Leaks from {smallest} to {largest} {unit}, depending on their kind"
 
 
 def _planted_shares(evidence: Evidence, group: str) -> list[tuple[float, str]]:
@@ -409,20 +422,22 @@ def _smallest_leak(outcomes: Sequence[LimitOutcome], sizes: Sizes) -> str:
     """Return a sentence on the smallest leak that a limit would have found, in multiples of its tolerance, or ""."""
     sentences = []
     for outcome in outcomes:
-        has_evidence = outcome.estimate is not None and not outcome.blind and not outcome.by_rule
+        has_evidence = outcome.passed and not outcome.blind and not outcome.by_rule
         if has_evidence and outcome.smallest_leak > 0 and math.isfinite(outcome.smallest_leak):
             multiple = outcome.smallest_leak / max(outcome.tolerance, 1e-9)
             sentences.append((multiple, leak_sentence(outcome, sizes)))
     return min(sentences)[1] if sentences else ""
 
 
-def leak_sentence(outcome: LimitOutcome, sizes: Sizes = NO_SIZES) -> str:
-    """Return a sentence on the smallest leak that a limit would have found.
+def leak_sentence(outcome: LimitOutcome, sizes: Sizes = NO_SIZES, *, only: bool = False) -> str:
+    """Return a sentence on the smallest leak that a limit would have found, rounded up.
 
     Args:
         outcome: Outcome of a limit on a statistic that was computed.
         sizes: Sizes of the tables.
+        only: Whether the sentence begins with "Only".
     """
+    start_of_sentence = "Only a leak" if only else "A leak"
     estimate = outcome.estimate
     start = 0.0 if estimate is None or estimate.direction == "two_sided" else estimate.null
     if not math.isfinite(start):
@@ -430,9 +445,10 @@ def leak_sentence(outcome: LimitOutcome, sizes: Sizes = NO_SIZES) -> str:
     size = start + outcome.smallest_leak if outcome.limit.at_most is not None else start - outcome.smallest_leak
     spec = statistic_specs().get(outcome.limit.statistic)
     if spec is None or not spec.leak:
-        return f"{clean(outcome.limit.statistic, 60)} of {number(size)} would have been found."
-    leak = spec.leak.replace("{share}", percent(size)).replace("{people}", sizes.people(size))
-    return f"A leak {leak} would have been found."
+        name = clean(outcome.limit.statistic, 60)
+        return f"{start_of_sentence} of {number(outcome.smallest_leak)} in {name} would have been found."
+    leak = spec.leak.replace("{share}", percent(size, math.ceil)).replace("{people}", sizes.people(size))
+    return f"{start_of_sentence} {leak} would have been found."
 
 
 def _not_tested(estimates: Mapping[str, Estimate], results: Mapping[str, MetricResult], group: str) -> Iterable[str]:

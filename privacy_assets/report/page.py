@@ -184,8 +184,13 @@ def doubts(
         )
     blind = [clean(outcome.limit.key, 60) for outcome in outcomes if outcome.passed and outcome.blind]
     if blind:
-        limits = "One limit is" if len(blind) == 1 else f"{len(blind)} limits are"
-        sentences.append(f"{limits} no evidence on this table, because only large leaks break it: {_listing(blind)}.")
+        names = _listing(blind)
+        if len(blind) == 1:
+            why = "because small leaks could not break it"
+            sentences.append(f"One limit gives no evidence on this table, {why}: {names}.")
+        else:
+            why = "because small leaks could not break them"
+            sentences.append(f"{len(blind)} limits give no evidence on this table, {why}: {names}.")
     undecided = [clean(outcome.limit.key, 60) for outcome in outcomes if outcome.status == "undecided"]
     if undecided:
         sentences.append(f"Undecided limits: {_listing(undecided)}.")

@@ -74,7 +74,7 @@ class Report:
     """Statistics of a synthetic table, and the verdict of a policy on it.
 
     Reports contain aggregates only. A report contains no time of day except the signing date, and equal reports give
-    equal bytes (a second run differs in ``seconds``).
+    equal bytes. A second run differs in ``seconds``, and on another day or by another user in ``origin``.
 
     Attributes:
         title: Title for readers.
@@ -199,9 +199,8 @@ class Report:
 
     @property
     def shows_grades(self) -> bool:
-        """Whether words of grade are shown: the table passes, and no question is unanswered."""
-        main = [answer for answer in self.answers if answer.main]
-        return self.verdict == "pass" and not any(answer.status == "undecided" for answer in main)
+        """Whether words of grade are shown: the table passes by a whole policy."""
+        return self.verdict == "pass" and not self.is_part
 
     @property
     def answers(self) -> list[Answer]:

@@ -50,7 +50,9 @@ def page_text(page: Page, *, columns: int = COLUMNS, every_limit: bool = True) -
 
 
 def verdict_lines(page: Page) -> list[str]:
-    """Return the verdict, the answers in a few words, the status of each limit and advice, without measured numbers.
+    """Return the verdict, the answers in a few words, advice and the status of each limit.
+
+    Measured numbers are left out, except those in advice and in the reason of an earlier failure.
 
     Sentences are not wrapped, because a log has a record for each line.
     """

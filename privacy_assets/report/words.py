@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -69,9 +70,18 @@ def interval(estimate: Estimate | None, statistic: str = "") -> str:
     return f"{number(value)} [{number(low)}, {number(high)}]"
 
 
-def percent(share: float) -> str:
-    """Return a share in percent with two significant digits, for example ``8.3 %``."""
-    return f"{decimal(float(f'{100 * share:.2g}'))} %"
+def percent(share: float, rounded: Callable[[float], int] = round) -> str:
+    """Return a share in percent with two significant digits, for example ``8.3 %``.
+
+    Args:
+        share: Share.
+        rounded: ``round``, ``math.floor`` or ``math.ceil``.
+    """
+    if share == 0 or not math.isfinite(share):
+        return f"{decimal(100 * share)} %"
+    unit = 10.0 ** (math.floor(math.log10(abs(100 * share))) - 1)
+    n_units = rounded(float(f"{100 * share / unit:.9g}"))  # without the error of the division
+    return f"{decimal(n_units * unit)} %"
 
 
 def percent_interval(outcome: LimitOutcome) -> str:
@@ -85,7 +95,7 @@ def percent_interval(outcome: LimitOutcome) -> str:
     if low == high:
         return percent(value)
     level = f"{100 * outcome.interval.level:.3g} % confidence"
-    return f"{percent(value)} ({percent(low)} to {percent(high)}, {level})"
+    return f"{percent(value)} ({percent(low, math.floor)} to {percent(high, math.ceil)}, {level})"
 
 
 def cut_to_range(estimate: Estimate, statistic: str) -> tuple[float, float, float]:

@@ -35,6 +35,7 @@ class Estimate:
             evaluation is underpowered but not that a release leaks, so their limits pass or are undecided.
         question: Question on the first page of the report that the statistic answers. Empty: none.
         by_rule: True if the threshold rule fixes the value, so that the statistic gives no evidence.
+        is_share: True for a share of people, rows or cells, and for a difference of shares.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Estimate:
     measures: Measures = "release"
     question: str = ""
     by_rule: bool = False
+    is_share: bool = False
 
     @property
     def measurable(self) -> bool:
@@ -155,6 +157,7 @@ class StatisticSpec:
             minimum_detectable_effect=float(minimum_detectable_effect),
             note=note,
             measures=self.measures,
+            is_share=self.is_share,
         )
 
     def missing(self, note: str, counts: tuple[int, int], confidence: float = 0.95) -> Estimate:

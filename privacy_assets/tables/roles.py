@@ -209,11 +209,14 @@ _SHARED_TEXT = "codes that only a few rows share"
 _NOTE_TEXT = "free text"
 _DATE_TEXT = "dates that were read as text: their kind is datetime"
 _NUMBER_TEXT = "numbers that were read as text: their kind is numeric"
-# "member_id", "memberId", "ID" and "memberid", but not "paid" or "covid".
-_ID_NAME = re.compile(
-    r"(?:^|[^A-Za-z])(?i:id)$|[a-z](?:ID|Id)$"
-    r"|(?i:user|person|patient|customer|client|member|employee|subject|household|account|device|case)(?i:id)$"
+_ID_NAME = re.compile(r"id$", re.IGNORECASE)
+# Words that end like the name of an identifier.
+_NO_IDS = re.compile(
+    r"(^|[^a-z])((un|pre|re)?paid|aid|bid|kid|said|(in)?valid|covid|hybrid|fluid|liquid|solid|grid|acid|lipid|thyroid"
+    r"|steroid|humid|android|rapid|rigid|void|hemorrhoid)$",
+    re.IGNORECASE,
 )
+_FEW_SUBJECTS = 5  # minimum number of such identifiers in a column
 _SUBJECT_LENGTH = 4  # minimum number of characters of an identifier that is looked for in other columns
 _KEY_TEXT = "integers that look like a key, not a measurement"
 
@@ -233,7 +236,7 @@ def may_tell_people_apart(frame: Any, drop: Sequence[str]) -> list[str]:
     """
     found, codes_only = [], []
     for name in frame.columns:
-        is_named_id = _ID_NAME.search(name) is not None
+        is_named_id = _is_id_name(name)
         values = frame[name]
         if is_datetime64_any_dtype(values) or is_float_dtype(values) and (values % 1 > 0).any():
             continue
@@ -249,6 +252,11 @@ def may_tell_people_apart(frame: Any, drop: Sequence[str]) -> list[str]:
         elif repeated and whole and _rarely_shared(codes, rows) and _are_codes(pd.Series(different), rows):
             codes_only.append(name)
     return [*found, *codes_only]
+
+
+def _is_id_name(name: str) -> bool:
+    """Return True for names such as "member_id", "memberId", "ID" and "pid", but not for "paid" and "covid"."""
+    return bool(_ID_NAME.search(name)) and not _NO_IDS.search(name)
 
 
 def unique_codes(frame: Any) -> list[str]:
@@ -339,7 +347,7 @@ def _likely_subject(reasons: Mapping[str, str], tables: Sequence[Table]) -> str 
         n_rows = np.bincount(codes[codes >= 0])
         if n_rows[n_rows > 1].sum() > _ALONE * len(codes):
             shared.append(name)
-    shared.sort(key=lambda name: _ID_NAME.search(name) is None)
+    shared.sort(key=lambda name: not _is_id_name(name))
     return shared[0] if shared else None
 
 
@@ -364,17 +372,26 @@ def check_subject_is_not_published(
     people: set[str] = set()
     for column in ids.values():
         people.update(column.present().distinct().objects())
-    for role, frame in frames.items():
-        for name in frame.columns:
-            values = frame[name]
-            if name in declared.new_values or not (is_text(values) or pd.api.types.is_integer_dtype(values)):
-                continue
-            texts = [str(value) for value in values.dropna().unique()]
-            is_code = len(texts) >= _SOME and min(map(len, texts)) >= _SUBJECT_LENGTH
-            if is_code and sum(text in people for text in texts) >= _ALONE * len(texts):
-                what = f"most of its values are values of the subject {safe_repr(subject)}, which is never published"
-                fix = f"leave it out ({_both_forms(None, [*declared.drop, name])})"
-                raise InputError(what, where=names[role], column=name, fix=fix)
+    for name in next(iter(frames.values())).columns:
+        codes: set[str] = set()
+        for frame in frames.values():
+            codes |= _codes_of(frame[name])
+        n_people = sum(code in people for code in codes)
+        if name not in declared.new_values and n_people >= max(_FEW_SUBJECTS, _ALONE * len(codes)):
+            what = f"most of its values are values of the subject {safe_repr(subject)}, which is never published"
+            fix = f"leave it out ({_both_forms(None, [*declared.drop, name])})"
+            raise InputError(what, where=", ".join(names[role] for role in frames), column=name, fix=fix)
+
+
+def _codes_of(values: pd.Series) -> set[str]:
+    """Return the distinct strings or integers of a column with enough characters to be an identifier."""
+    is_whole = is_float_dtype(values) and bool((values.dropna() % 1 == 0).all())
+    if is_whole:
+        values = values.dropna().astype("int64")
+    if not (is_text(values) or pd.api.types.is_integer_dtype(values)):
+        return set()
+    texts = (str(value) for value in values.dropna().unique())
+    return {text for text in texts if len(text) >= _SUBJECT_LENGTH}
 
 
 def check_identifiers(table: Table, drop: Sequence[str] = (), *, where: str) -> None:

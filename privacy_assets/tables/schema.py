@@ -168,6 +168,8 @@ def check_subject(columns: Iterable[str], subject: str, where: str) -> None:
             fix = "write the name of the column that identifies people, without a question mark"
             raise InputError("the subject is a question of `inspect`", where=where, column=subject, fix=fix)
         fix = f"set subject to a column of this table.{near_name(subject, columns)}"
+        if " or " in subject:
+            fix = "keep one of these names, that of the column that identifies people"
         raise InputError("the column configured as the subject does not exist", where=where, column=subject, fix=fix)
 
 

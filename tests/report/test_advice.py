@@ -185,7 +185,7 @@ LEAVES, LARGER = (
 
 @pytest.mark.parametrize(
     ("low", "stated", "advised"),
-    [(-0.01, "-0.01", False), (0.005, "0.005", False), (0.02, "0.02", True), (0.05, "0.05", False)],
+    [(-0.01, "0", False), (0.005, "0.005", False), (0.02, "0.02", True), (0.05, "0.05", False)],
 )
 def test_the_number_of_all_releases_and_its_limit_are_stated(low: float, stated: str, advised: bool) -> None:
     """Larger leaves are advised from half of the limit on; a broken limit has its own advice."""

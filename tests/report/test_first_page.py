@@ -42,7 +42,7 @@ def drawn(rng: np.random.Generator) -> Report:
         found.setdefault(metric, {})[name] = Estimate(
             name, value, value - reach, value + reach, 5000, 2000, null=null, direction=spec.direction,
             confidence=confidence, minimum_detectable_effect=missed + (0 if is_distance else null),
-            question=question_of(statistic),
+            question=question_of(statistic), is_share=True,
         )  # fmt: skip
     results = {}
     for metric, estimates in found.items():
@@ -118,7 +118,8 @@ def test_shares_are_shown_within_their_range_and_no_distance_is_negative() -> No
 
 def weak(limit: Limit, low: float, high: float, missed: float, **more: Any) -> LimitOutcome:
     value = (low + high) / 2
-    estimate = Estimate("f", value, low, high, 99, 99, minimum_detectable_effect=missed, **more)
+    is_share = more.get("direction") != "lower_is_riskier"
+    estimate = Estimate("f", value, low, high, 99, 99, minimum_detectable_effect=missed, is_share=is_share, **more)
     return judge_limit(limit, MetricResult("m", (estimate,)))
 
 
