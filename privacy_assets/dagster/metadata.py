@@ -206,6 +206,7 @@ def limit_metadata(outcome: LimitOutcome, advised: Sequence[Mapping[str, Any]] |
             metadata refers to the report.
     """
     from privacy_assets.report.advice import what_to_do
+    from privacy_assets.report.svg import drawn_number
 
     limit, estimate = outcome.limit, outcome.estimate
     metadata: dict[str, Any] = {
@@ -222,7 +223,8 @@ def limit_metadata(outcome: LimitOutcome, advised: Sequence[Mapping[str, Any]] |
             f"{estimate.n} rows, {estimate.subjects} subjects; at least {limit.min_subjects} subjects are needed"
         )
         metadata["confidence"] = f"{estimate.confidence:g}"
-        numbers = {"value": estimate.value, "low": estimate.low, "high": estimate.high, "measured": outcome.measured}
+        numbers = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
+        numbers["measured"] = drawn_number(outcome)
         metadata |= _plotted(numbers)
     if what_to_do(outcome):
         metadata["what to do"] = what_to_do(outcome)

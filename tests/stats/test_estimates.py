@@ -37,7 +37,9 @@ def test_direction_null_and_what_it_is_about_come_from_the_spec_alone() -> None:
     estimate = spec.estimate(
         np.float32(0.5), 0, 1, (10, 5), confidence=0.99, minimum_detectable_effect=np.float64(0.3), note="n"
     )
-    assert estimate == Estimate("excess", 0.5, 0.0, 1.0, 10, 5, 0.5, "two_sided", 0.99, 0.3, "n", "evaluation")
+    assert estimate == Estimate(
+        "excess", 0.5, 0.0, 1.0, 10, 5, 0.5, "two_sided", 0.99, 0.3, "n", "evaluation", is_share=True
+    )
     assert {type(end) for end in (estimate.value, estimate.low, estimate.high, estimate.minimum_detectable_effect)} == {
         float
     }
