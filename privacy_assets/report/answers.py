@@ -309,7 +309,8 @@ def _answer_on_detection(
     if status == "undecided" and evidence.verdict == "fail":
         return "Yes, it detected one", _reason(strongest)
     if planted and strongest is None:
-        return _detection_word(evidence), f"{planted} Smaller leaks can remain undetected."
+        found = "They were planted in this table, and broke a limit with 95 % probability."
+        return _detection_word(evidence), f"{found} Smaller leaks can remain undetected."
     return _WORDS_OF_GATE.get(status, _WORDS[status]), _reason(strongest)
 
 
@@ -370,18 +371,15 @@ def _strength(outcome: LimitOutcome) -> tuple[int, bool, float]:
 
 
 def _planted(evidence: Evidence, group: str) -> str:
-    """Return sentences on the smallest planted leaks that broke a limit, or "".
+    """Return sentences on the smallest planted leaks that broke a limit, for a question or for all, or "".
 
-    For a question, they name its first kind, plain copies. For all questions, they name the kind that is easiest to
-    find and the kind that is hardest to find.
+    They name the kind that is easiest to find and the kind that is hardest to find.
     """
     shares = _planted_shares(evidence, group)
     if not shares:
         return ""
-    if group != _GATE:
-        return f"{_planted_kind(*shares[0], evidence.sizes)} would have been found."
     easiest, *others = [_planted_kind(share, what, evidence.sizes) for share, what in sorted(shares)]
-    found = f"{easiest} would have been found with 95 % probability."
+    found = f"{easiest} would have been found."
     return f"{found} The kind that is hardest to find: {others[-1]}." if others else found
 
 
