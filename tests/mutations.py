@@ -188,7 +188,7 @@ MUTATIONS = [
     ),
     Mutation(
         "further attempts are judged as the first",
-        "policy.py", "far = widening(attempt, estimate.confidence)", "far = widening(1, estimate.confidence)",
+        "policy.py", "far = widening(attempt, estimate.confidence) if", "far = widening(1, estimate.confidence) if",
         ("test_policy.py",),
     ),
     Mutation(
@@ -198,7 +198,7 @@ MUTATIONS = [
     ),
     Mutation(
         "limits that a copy of train does not break count as evidence",
-        "policy.py", "if not any(one.can_fail for one in on_copies):", "if False:",
+        "policy.py", "_without_evidence(outcome) if outcome.blind else", "outcome if outcome.blind else",
         ("test_policy.py",),
     ),
     Mutation(

@@ -342,13 +342,14 @@ class Copies(Metric):
     statistics: ClassVar[tuple[StatisticSpec, ...]] = (
         StatisticSpec(
             "copied_share",
-            "Share of people in train whose own row is in the release, minus the share expected by chance.",
+            "Share of people in the training data whose own row is in the release, minus the share expected by chance.",
             "two_sided",
             leak="that copies the rows of {share} of the people in the training data{people}",
         ),
         StatisticSpec(
             "changed_share",
-            "Share of people in train whose own row is in the release with at most two cells changed, minus the share"
+            "Share of people in the training data whose own row is in the release with at most two cells changed,"
+            " minus the share"
             " expected by chance.",
             "two_sided",
             leak="that copies the rows of {share} of the people in the training data{people}, with at most two cells"
@@ -363,7 +364,7 @@ class Copies(Metric):
         StatisticSpec(
             "repeated_share",
             "Share of released rows that are three or more equal rows, where at most ten people have this row and one"
-            " of them is in train, minus the share expected by chance.",
+            " of them is in the training data, minus the share expected by chance.",
             seen_in_copy=False,
             leak="in which {share} of the released rows repeat a rare row of a person in the training data",
         ),

@@ -99,15 +99,16 @@ class CumulativeDisclosure(Metric):
     statistics: ClassVar[tuple[StatisticSpec, ...]] = (
         StatisticSpec(
             "excess",
-            "Share of people in train to whom a released row is close, minus the same share of equally isolated people"
-            " in holdout.",
+            "Share of people in the training data to whom a released row is close, minus the same share of equally"
+            " isolated"
+            " held-out people.",
             "two_sided",
             leak="that brings released rows close to {share} more of the people in the training data{people} than of"
             " other people",
         ),
         StatisticSpec(
             "share",
-            "Share of people in train to whom a released row is close, minus the share expected by chance.",
+            "Share of people in the training data to whom a released row is close, minus the share expected by chance.",
             "two_sided",
             leak="that brings released rows close to {share} of the people in the training data{people}",
         ),

@@ -20,7 +20,7 @@ from privacy_assets.metrics.base import Question
 from privacy_assets.metrics.registry import METRICS, statistic_specs
 from privacy_assets.policy import WORST_FIRST, LimitOutcome, Status
 from privacy_assets.report.advice import MATCHED, cause_of
-from privacy_assets.report.words import clean, interval, number, percent, percent_interval
+from privacy_assets.report.words import clean, interval, number, percent, percent_interval, two_digits
 from privacy_assets.stats.estimates import Estimate, MetricResult
 
 AnswerStatus = Status | Literal["not_limited", "not_tested"]
@@ -73,7 +73,7 @@ class Sizes:
 
     def n_people(self, share: float) -> int:
         """Return the number of people of a share of train, at least 1."""
-        return max(round(float(f"{share:.2g}") * (self.n_members or 0)), 1)  # as the percentage is shown
+        return max(round(two_digits(share) * (self.n_members or 0)), 1)  # as the percentage is shown
 
     def people(self, share: float) -> str:
         """Return the number of people of a share of train, as " (about 51 people)", or "" if it is unknown."""
@@ -169,7 +169,7 @@ def _avoids_members(outcome: LimitOutcome) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What all answers have in common.
+    """Evidence that all answers use.
 
     Attributes:
         results: Results by metric.
@@ -211,7 +211,7 @@ def _answer(group: str, title: str, outcomes: list[LimitOutcome], evidence: Evid
     planted = _planted(evidence, group)
     leaks = planted or _smallest_leak(outcomes, evidence.sizes)
     if group in TITLES:
-        word = _word(group, status, outcomes, evidence)
+        word = _word(status, outcomes, leaks)
         statement = _statement(status, strongest, leaks, of_group, evidence.sizes)
         if word == SMALL_LEAK:
             statement = _small_leak(outcomes)
@@ -238,7 +238,7 @@ def _answer(group: str, title: str, outcomes: list[LimitOutcome], evidence: Evid
     )
 
 
-def _word(group: str, status: AnswerStatus, outcomes: Sequence[LimitOutcome], evidence: Evidence) -> str:
+def _word(status: AnswerStatus, outcomes: Sequence[LimitOutcome], leaks: str) -> str:
     """Return the answer to a main question in a few words."""
     if status == "fail":
         causes = {cause_of(outcome) for outcome in outcomes if outcome.status == "fail"}
@@ -249,9 +249,8 @@ def _word(group: str, status: AnswerStatus, outcomes: Sequence[LimitOutcome], ev
         return SMALL_LEAK
     if any(outcome.by_rule for outcome in outcomes):
         return "No, by the threshold rule"
-    if evidence.has_copies and group != "values":
-        return "No further leak found"
-    return _WORDS[status]
+    # An exact limit alone, such as on values of no real row, states no leak that would have been found.
+    return _WORDS[status] if leaks else _WORDS["undecided"]
 
 
 def _certain(outcomes: Iterable[LimitOutcome]) -> list[LimitOutcome]:
@@ -279,10 +278,9 @@ def _small_leak(outcomes: Sequence[LimitOutcome]) -> str:
     same = [outcome for outcome in certain if outcome.limit.statistic == most.limit.statistic]
     widest = max(same, key=lambda outcome: outcome.tolerance)
     spec = statistic_specs().get(most.limit.statistic)
-    meaning = spec.meaning.rstrip(".") if spec is not None else most.limit.statistic
     is_share = spec is not None and spec.is_share
     limit = percent(widest.limit.value) if is_share else number(widest.limit.value)
-    return f"{meaning}: {percent_interval(most)}. The table fails only if more than {limit} is proven."
+    return f"{_meaning_of(most)}: {percent_interval(most)}. The table fails only if more than {limit} is proven."
 
 
 def _is_beyond_chance(estimate: Estimate, level: float) -> bool:
@@ -309,7 +307,7 @@ def _answer_on_detection(
     if status == "undecided" and evidence.verdict == "fail":
         return "Yes, it detected one", _reason(strongest)
     if planted and strongest is None:
-        found = "They were planted in this table, and broke a limit with 95 % probability."
+        found = "Copies of these sizes, planted in this table, break a limit with 95 % probability."
         return _detection_word(evidence), f"{found} Smaller leaks can remain undetected."
     return _WORDS_OF_GATE.get(status, _WORDS[status]), _reason(strongest)
 
@@ -328,29 +326,37 @@ def _statement(
     estimates: Mapping[str, Estimate],
     sizes: Sizes,
 ) -> str:
-    estimate = strongest.estimate if strongest is not None else None
-    if status == "fail" and strongest is not None and estimate is not None and estimate.measurable:
-        spec = statistic_specs().get(strongest.limit.statistic)
-        meaning = spec.meaning.rstrip(".") if spec is not None else strongest.limit.statistic
-        is_of_people = spec is not None and "{people}" in spec.leak
-        people = sizes.people(estimate.value) if is_of_people else ""
-        return f"{meaning}: {percent_interval(strongest)}{people}."
-    if status == "pass" and leaks:
-        return leaks
-    if status == "pass" and strongest is not None:
-        spec = statistic_specs().get(strongest.limit.statistic)
-        if spec is not None:
-            return f"Only this was tested. {spec.meaning.rstrip('.')}: {percent_interval(strongest)}."
-    if status == "undecided" and strongest is not None and strongest.blind:
-        if strongest.can_fail is False:
-            return "The limits give no evidence: on this table, even a full copy of train stays within them."
-        if strongest.finds_no_leak:
-            return "This attack could not find any leak in so few people."
-        return f"This attack is weak on so few people. {leak_sentence(strongest, sizes, only=True)}"
+    """Return what the answer rests on, in one or two sentences."""
     if status == "not_limited":
         name, estimate = next((name, estimate) for name, estimate in estimates.items() if estimate.measurable)
         return f"{name} is {interval(estimate, name)} ({number(estimate.null)}: no leak)."
-    return _reason(strongest)
+    if strongest is None:
+        return "The policy has no limit here."
+    if status == "pass":
+        return leaks or f"Only this was tested. {_meaning_of(strongest)}: {percent_interval(strongest)}."
+    if status == "undecided" and strongest.blind:
+        return _without_evidence(strongest, sizes)
+    if status == "fail" and strongest.estimate is not None and strongest.estimate.measurable:
+        spec = statistic_specs().get(strongest.limit.statistic)
+        is_of_people = spec is not None and "{people}" in spec.leak
+        people = sizes.people(strongest.estimate.value) if is_of_people else ""
+        return f"{_meaning_of(strongest)}: {percent_interval(strongest)}{people}."
+    return strongest.reason
+
+
+def _without_evidence(outcome: LimitOutcome, sizes: Sizes) -> str:
+    """Return a sentence on a limit that holds without evidence."""
+    if outcome.can_fail is False:
+        return "The limits give no evidence: on this table, even a full copy of train stays within them."
+    if outcome.finds_no_leak:
+        return "This attack could not find any leak, because there are too few people."
+    return f"This attack is weak, because there are too few people. {leak_sentence(outcome, sizes, only=True)}"
+
+
+def _meaning_of(outcome: LimitOutcome) -> str:
+    """Return the meaning of the limited statistic without a period, or its name if it is not known."""
+    spec = statistic_specs().get(outcome.limit.statistic)
+    return outcome.limit.statistic if spec is None else spec.meaning.rstrip(".")
 
 
 def _source(results: Mapping[str, MetricResult]) -> str:
@@ -445,7 +451,8 @@ def leak_sentence(outcome: LimitOutcome, sizes: Sizes = NO_SIZES, *, only: bool 
     if spec is None or not spec.leak:
         name = clean(outcome.limit.statistic, 60)
         return f"{start_of_sentence} of {number(outcome.smallest_leak)} in {name} would have been found."
-    leak = spec.leak.replace("{share}", percent(size, math.ceil)).replace("{people}", sizes.people(size))
+    shown = two_digits(size, math.ceil)
+    leak = spec.leak.replace("{share}", percent(shown)).replace("{people}", sizes.people(shown))
     return f"{start_of_sentence} {leak} would have been found."
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -163,38 +163,50 @@ def doubts(
         outcomes: Outcomes of all limits.
         results: Results by metric.
     """
-    sentences: list[str] = []
-    absent = [name for answer in answered if answer.main for name in answer.not_tested]
-    metrics = [clean(name, 60) for name in dict.fromkeys(absent) if "." not in name]
+    absent = list(dict.fromkeys(name for answer in answered if answer.main for name in answer.not_tested))
+    metrics = [clean(name, 60) for name in absent if "." not in name]
+    statistics = [name for name in absent if "." in name]
+    return [*_not_run(metrics), *_not_computed(statistics, results), *_without_evidence(outcomes), _SCOPE]
+
+
+def _not_run(metrics: Sequence[str]) -> Iterator[str]:
+    """Yield sentences on attacks that did not run."""
     on_generator = [name for name in metrics if name in METRICS and METRICS[name].attacks_generator]
     others = [name for name in metrics if name not in on_generator]
     if others:
-        sentences.append(f"Attacks that did not run: {_listing(others)}.")
+        yield f"Attacks that did not run: {_listing(others)}."
     if on_generator:
-        sentences.append(f"Attacks on the generator, instead of the table, did not run ({_listing(on_generator)}).")
-    absent_statistics = [name for name in dict.fromkeys(absent) if "." in name]
-    without_embedder = [clean(name, 60) for name in absent_statistics if "no embedder" in _note_of(name, results)]
+        yield f"Attacks on the generator, instead of the table, did not run ({_listing(on_generator)})."
+
+
+def _not_computed(statistics: Sequence[str], results: Mapping[str, MetricResult]) -> Iterator[str]:
+    """Yield sentences on statistics without a value."""
+    without_embedder = [clean(name, 60) for name in statistics if "no embedder" in _note_of(name, results)]
     if without_embedder:
-        sentences.append(f"Without an embedder, {_listing(without_embedder)} could not be computed.")
-    n_other = len(absent_statistics) - len(without_embedder)
-    if n_other:
-        statistics = "statistic" if n_other == 1 else "statistics"
-        sentences.append(
-            f"{n_other} further {statistics} could not be computed; the part for the data team states why."
-        )
-    blind = [clean(outcome.limit.key, 60) for outcome in outcomes if outcome.passed and outcome.blind]
-    if blind:
-        names = _listing(blind)
-        if len(blind) == 1:
-            why = "because small leaks could not break it"
-            sentences.append(f"One limit gives no evidence on this table, {why}: {names}.")
-        else:
-            why = "because small leaks could not break them"
-            sentences.append(f"{len(blind)} limits give no evidence on this table, {why}: {names}.")
-    undecided = [clean(outcome.limit.key, 60) for outcome in outcomes if outcome.status == "undecided"]
+        yield f"Without an embedder, {_listing(without_embedder)} could not be computed."
+    n_other = len(statistics) - len(without_embedder)
+    if n_other == 1:
+        yield "1 further statistic could not be computed; the part for the data team states why."
+    if n_other > 1:
+        yield f"{n_other} further statistics could not be computed; the part for the data team states why."
+
+
+def _without_evidence(outcomes: Iterable[LimitOutcome]) -> Iterator[str]:
+    """Yield sentences on limits that hold without evidence, and on undecided ones."""
+    blind = []
+    undecided = []
+    for outcome in outcomes:
+        if outcome.passed and outcome.blind:
+            blind.append(clean(outcome.limit.key, 60))
+        elif outcome.status == "undecided":
+            undecided.append(clean(outcome.limit.key, 60))
+    if len(blind) == 1:
+        yield f"One limit gives no evidence on this table, because small leaks could not break it: {blind[0]}."
+    if len(blind) > 1:
+        why = "because small leaks could not break them"
+        yield f"{len(blind)} limits give no evidence on this table, {why}: {_listing(blind)}."
     if undecided:
-        sentences.append(f"Undecided limits: {_listing(undecided)}.")
-    return [*sentences, _SCOPE]
+        yield f"Undecided limits: {_listing(undecided)}."
 
 
 def _note_of(name: str, results: Mapping[str, MetricResult]) -> str:
@@ -439,7 +451,7 @@ def useful(utility: Sequence[tuple[str, Estimate]]) -> tuple[str, str]:
         return "Far worse than real rows", f"{sentence(_listing(worse))[:-1]}: far below real rows. {text}"
     if any(estimate.null - estimate.value > _CLOSE for _, estimate in utility):
         return "Somewhat less similar to real rows than real rows are to each other", text
-    return "As similar to real rows as real rows are to each other", text
+    return "About as similar to real rows as real rows are to each other", text
 
 
 def utility_text(utility: Iterable[tuple[str, Estimate]]) -> str:

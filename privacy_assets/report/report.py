@@ -96,8 +96,8 @@ class Report:
         signed: "date" of the signature, "key", and "sha256" of the signed file. None: not signed.
         notes: Notes on how the tables were read.
         changes: Changes of the real tables by the threshold rule, by column, as texts. Empty outside of a pipeline.
-        origin: Of an evaluation outside of a pipeline: "file" and "sha256" of the synthetic table, if it is a file,
-            "date", and "by", the user of the system.
+        origin: Facts on an evaluation outside of a pipeline: "file" and "sha256" of the synthetic table, if it is a
+            file, "date", and "by", the user of the system.
         has_earlier_releases: True if statistics count earlier releases, which were passed or published.
     """
 

@@ -77,15 +77,24 @@ def percent(share: float, rounded: Callable[[float], int] = round) -> str:
         share: Share.
         rounded: ``round``, ``math.floor`` or ``math.ceil``.
     """
-    if share == 0 or not math.isfinite(share):
-        return f"{decimal(100 * share)} %"
-    unit = 10.0 ** (math.floor(math.log10(abs(100 * share))) - 1)
-    n_units = rounded(float(f"{100 * share / unit:.9g}"))  # without the error of the division
-    return f"{decimal(n_units * unit)} %"
+    return f"{decimal(100 * two_digits(share, rounded))} %"
+
+
+def two_digits(number: float, rounded: Callable[[float], int] = round) -> float:
+    """Round a number to two significant digits.
+
+    Args:
+        number: Number.
+        rounded: ``round``, ``math.floor`` or ``math.ceil``.
+    """
+    if number == 0 or not math.isfinite(number):
+        return number
+    unit = 10.0 ** (math.floor(math.log10(abs(number))) - 1)
+    return rounded(float(f"{number / unit:.9g}")) * unit  # without the error of the division
 
 
 def percent_interval(outcome: LimitOutcome) -> str:
-    """Return ``8.3 % (7 % to 10 %, 95 % confidence)``, or :func:`limit_interval` for a statistic that is no share."""
+    """Return ``8.3 % (7 % to 10 %, 95 % confidence)``, or :func:`limit_interval` if it is not a share."""
     estimate = outcome.estimate
     spec = statistic_specs().get(outcome.limit.statistic)
     if estimate is None or outcome.interval is None or spec is None or not spec.is_share:
@@ -99,7 +108,7 @@ def percent_interval(outcome: LimitOutcome) -> str:
 
 
 def cut_to_range(estimate: Estimate, statistic: str) -> tuple[float, float, float]:
-    """Return value, low and high: of a share cut to 0 and 1, of a difference of shares to -1 and 1.
+    """Return value, low and high. A share is cut to 0 and 1, and a difference of shares to -1 and 1.
 
     Args:
         estimate: Statistic.

@@ -135,7 +135,7 @@ def test_an_honest_table_passes_every_check_and_is_published(honest: dg.ExecuteI
         ("published", "released"),
     }
     weak = found.pop(("dcr", "dcr_member_excess_any_proven"))
-    assert not weak.passed and weak.severity == dg.AssetCheckSeverity.WARN, "so few people are no evidence"
+    assert not weak.passed and weak.severity == dg.AssetCheckSeverity.WARN, "too few people for evidence"
     assert all(evaluation.passed for evaluation in found.values()), found
     limit = found["dcr", "dcr_identical_excess_proven"].metadata
     assert limit["limit"].value == 0.3

@@ -112,7 +112,7 @@ def test_each_limit_and_each_result_stands_under_one_question(make) -> None:
 def test_an_answer_rests_on_the_limit_that_is_broken_most_or_comes_closest() -> None:
     copies, singled, linked, _, members = failing().answers[:5]
     assert (copies.word, copies.strongest.limit.key) == ("Yes", "dcr.identical_excess")
-    assert (singled.word, singled.strongest.limit.key) == ("No further leak found", "singling_out.risk")
+    assert (singled.word, singled.strongest.limit.key) == ("No leak found", "singling_out.risk")
     assert (linked.word, linked.strongest, linked.not_tested) == ("Not tested", None, ("linkability",))
     assert members.word == "Yes" and "shadow_membership" in members.not_tested
     assert "membership_inference.precision" in members.not_tested

@@ -224,7 +224,8 @@ class SinglingOut(Metric):
     statistics: ClassVar[tuple[StatisticSpec, ...]] = (
         StatisticSpec(
             "risk",
-            "Share of descriptions by 6 to 12 columns that fit exactly one person in train, minus the share expected by"
+            "Share of descriptions by 6 to 12 columns that fit exactly one person in the training data, minus the"
+            " share expected by"
             " chance.",
             leak="in which {share} of the descriptions by 6 to 12 columns fit exactly one person in the training data",
         ),
