@@ -349,8 +349,7 @@ class Copies(Metric):
         StatisticSpec(
             "changed_share",
             "Share of people in the training data whose own row is in the release with at most two cells changed,"
-            " minus the share"
-            " expected by chance.",
+            " minus the share expected by chance.",
             "two_sided",
             leak="that copies the rows of {share} of the people in the training data{people}, with at most two cells"
             " changed,",

@@ -100,8 +100,7 @@ class CumulativeDisclosure(Metric):
         StatisticSpec(
             "excess",
             "Share of people in the training data to whom a released row is close, minus the same share of equally"
-            " isolated"
-            " held-out people.",
+            " isolated held-out people.",
             "two_sided",
             leak="that brings released rows close to {share} more of the people in the training data{people} than of"
             " other people",

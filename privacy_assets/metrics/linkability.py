@@ -179,8 +179,7 @@ class Linkability(Metric):
         StatisticSpec(
             "excess",
             "Share of people in the training data for whom two halves of the record are joined through the table,"
-            " minus the same"
-            " share of held-out people.",
+            " minus the same share of held-out people.",
             "two_sided",
             leak="that links two halves of the records of {share} more of the people in the training"
             " data{people} than of other people",

@@ -188,16 +188,14 @@ class ValueDisclosure(Metric):
         StatisticSpec(
             "generated_excess",
             "Share of people in the training data whose text or identifier is in a generated column, minus the same"
-            " share in"
-            " held-out people.",
+            " share of held-out people.",
             "two_sided",
             leak="that publishes the text or identifier of {share} of the people in the training data{people}",
         ),
         StatisticSpec(
             "own_values",
             "Share of people in the training data with a value that no other person has and that is in the release,"
-            " minus the same"
-            " share of held-out people.",
+            " minus the same share of held-out people.",
             "two_sided",
             leak="that publishes a value of {share} of the people in the training data{people} that no other person"
             " has",

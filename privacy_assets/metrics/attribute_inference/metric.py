@@ -44,8 +44,7 @@ _SPECS = {
         StatisticSpec(
             "excess",
             "Share of people in the training data whose value is inferred, minus the same share of held-out people:"
-            " the largest difference"
-            " over the columns and their mean.",
+            " the largest difference over the columns and their mean.",
             "two_sided",
             leak="by which a value is inferred for {share} more of the people in the training data{people} than of"
             " other people",

@@ -48,8 +48,7 @@ OUTLIER_EXCESS = StatisticSpec(
 OUTLIER_MATCHES = StatisticSpec(
     "outlier_matches",
     "Of the most isolated people in the training data, the share with a released row much closer than their nearest"
-    " real"
-    " neighbor, minus the same share of held-out people.",
+    " real neighbor, minus the same share of held-out people.",
     "two_sided",
     question="singling out",
     leak="that brings a released row close to {share} of the most isolated people in the training data",

@@ -225,8 +225,7 @@ class SinglingOut(Metric):
         StatisticSpec(
             "risk",
             "Share of descriptions by 6 to 12 columns that fit exactly one person in the training data, minus the"
-            " share expected by"
-            " chance.",
+            " share expected by chance.",
             leak="in which {share} of the descriptions by 6 to 12 columns fit exactly one person in the training data",
         ),
         StatisticSpec(
