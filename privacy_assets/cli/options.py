@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from privacy_assets.errors import ConfigError, FolderError, did_you_mean, near_name, safe_repr
 from privacy_assets.infra.objects import PRIVATE_VARIABLE, RELEASES_VARIABLE
-from privacy_assets.report.text import COLUMNS as TEXT_COLUMNS
 from privacy_assets.tables.names import as_named
 
 if TYPE_CHECKING:
@@ -218,8 +217,10 @@ _WIDTHS = (60, 100)  # narrowest and widest line on a terminal
 
 def terminal_columns() -> int:
     """Return the width of lines: that of the terminal within ``_WIDTHS``, or 80 if the output is not a terminal."""
+    from privacy_assets.report.text import COLUMNS  # slow to import
+
     if not sys.stdout.isatty():
-        return TEXT_COLUMNS
+        return COLUMNS
     narrowest, widest = _WIDTHS
     return min(max(shutil.get_terminal_size().columns, narrowest), widest)
 

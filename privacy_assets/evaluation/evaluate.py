@@ -159,6 +159,7 @@ def evaluate(
     tuned = (in_force.embedder if in_force else {}) if wanted else False
     if tuned is not False:
         require_torch()
+    state = _state_of(synthetic)
     origin = _origin(synthetic)
     with watched(otherwise=silent) if progress is None else nullcontext(progress) as report:
         inputs = read_inputs(
@@ -186,10 +187,21 @@ def evaluate(
             made = {"name": made_by.name, "settings": made_by.settings(), "overfitting": protection}
         inputs = inputs.with_settings(generator=made)
         results = without_shift(inputs, chosen, run_metrics(inputs, chosen, limits), limits)
-    if _origin(synthetic) != origin:
+    if _state_of(synthetic) != state:
         raise InputError("the file changed during the evaluation", where="synthetic", fix="evaluate it again")
     evaluated = build_report(inputs, results, in_force, generator=made)
     return replace(evaluated, origin=origin)
+
+
+def _state_of(table: TableLike) -> tuple[int, ...]:
+    """Return size, inode and time of change of a file. Empty for other tables."""
+    if not isinstance(table, str | Path):
+        return ()
+    try:
+        state = Path(table).stat()
+    except OSError:  # reading the table reports it
+        return ()
+    return state.st_size, state.st_ino, state.st_mtime_ns
 
 
 def _origin(synthetic: TableLike) -> dict[str, str]:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from privacy_assets.metrics.registry import statistic_specs
 from privacy_assets.policy import Limit, LimitOutcome, size_text
 from privacy_assets.stats.estimates import Estimate, decimal
 
@@ -95,6 +94,8 @@ def two_digits(number: float, rounded: Callable[[float], int] = round) -> float:
 
 def percent_interval(outcome: LimitOutcome) -> str:
     """Return ``8.3 % (7 % to 10 %, 95 % confidence)``, or :func:`limit_interval` if it is not a share."""
+    from privacy_assets.metrics.registry import statistic_specs  # slow to import
+
     estimate = outcome.estimate
     spec = statistic_specs().get(outcome.limit.statistic)
     if estimate is None or outcome.interval is None or spec is None or not spec.is_share:
@@ -114,6 +115,8 @@ def cut_to_range(estimate: Estimate, statistic: str) -> tuple[float, float, floa
         estimate: Statistic.
         statistic: METRIC.STATISTIC.
     """
+    from privacy_assets.metrics.registry import statistic_specs  # slow to import
+
     ends = (estimate.value, estimate.low, estimate.high)
     spec = statistic_specs().get(statistic)
     if spec is None or not spec.is_share or math.isnan(estimate.null):

@@ -430,7 +430,7 @@ def test_a_group_of_a_table_that_leaks_ends_at_its_verdict(grouped: Ran) -> None
     assert any(line.startswith("FAIL") for line in log)
     assert next(line for line in log if line.startswith("report: https://reports.example/leak/_all/reports/"))
     failed = grouped.logged("grouped_leak")
-    assert "leak: the policy does not hold" in failed and "dcr.member_excess_any" in failed and "Fix:" in failed
+    assert "leak: the policy does not hold" in failed and "dcr.member_excess" in failed and "Fix:" in failed
     assert "There is no release." in failed
     links = grouped.ask("select task_id, value from xcom where dag_id = ? and key = ?", "grouped_leak", LINK)
     assert [(task, json.loads(link)) for task, link in links if "https" in link] == [

@@ -135,7 +135,7 @@ def test_checks_on_assets_of_the_user(tmp_path: Path, instance: dg.DagsterInstan
     found = checks(result)
     assert set(found) == {
         ("synthetic", "dcr_identical_excess_proven"),
-        ("synthetic", "dcr_member_excess_any_proven"),
+        ("synthetic", "dcr_member_excess_proven"),
     }
     assert found["synthetic", "dcr_identical_excess_proven"].passed is (region == "south")
     assert "svg" in found["synthetic", "dcr_identical_excess_proven"].metadata["picture"].value

@@ -55,7 +55,7 @@ def test_one_refusal_sends_one_message(
     assert sum(not check.passed for check in blocked.get_asset_check_evaluations()) == 3
     (text,) = watch.tick()
     release = current_release(tmp_path)
-    reason = "dcr.identical_excess.proven (fail), dcr.member_excess_any.proven (fail). Fix: "
+    reason = "dcr.identical_excess.proven (fail), dcr.member_excess.proven (fail). Fix: "
     first, place, step, readers = text.splitlines()
     assert first == f"Run {blocked.run_id} of people_pipeline failed: https://dagster.example.org/runs/{blocked.run_id}"
     assert place == "people:"

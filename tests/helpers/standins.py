@@ -41,7 +41,7 @@ LENIENT: dict[str, Any] = {
             "min_subjects": 5,
             "advice": "Use larger leaves.",
         },
-        {"statistic": "dcr.member_excess_any", "at_most": 0.0, "bound": "significant", "min_subjects": 5},
+        {"statistic": "dcr.member_excess", "at_most": 0.1, "bound": "significant", "min_subjects": 5},
     ],
 }
 QUICK: dict[str, Any] = {

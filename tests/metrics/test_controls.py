@@ -185,7 +185,7 @@ def test_a_loose_policy_is_blind_and_says_that_it_lies_beyond_what_was_planted()
     assert 0.2 < estimate.low < estimate.value <= estimate.high <= 1
     assert estimate.note == "0 of 4 plantings of up to 0.2 were detected"
     outcome = loose.judge({"controls": MetricResult("controls", (estimate,))}).outcomes[1]
-    assert outcome.status == "undecided" and "underpowered" in outcome.reason
+    assert outcome.status == "undecided" and "too weak" in outcome.reason
 
 
 def test_the_policy_in_force_and_the_settings_of_copies_are_those_of_the_run() -> None:

@@ -104,9 +104,9 @@ def test_a_limit_on_the_score_refuses_a_copy_and_accepts_fresh_rows(tables: list
         outcome = report.policy_verdict.outcomes[0]
         assert outcome.can_fail and outcome.estimate.value == report.data_privacy_score["score"]
         text = " ".join(report.to_text().split())
-        shown = " ".join(report.page().gretel_scores["Data Privacy Score"])
+        shown = " ".join(report.page().gretel_scores["Data Privacy Score"]).strip()
         assert f"Data Privacy Score {shown} membership inference protection" in text
-        assert "Unavailable" not in text and "Privacy configuration: Unavailable" in report.to_html()
+        assert "Unavailable" not in text and "Privacy configuration" not in report.to_html()
         again = Report.from_json(report.to_json())
         assert again.data_privacy_score == report.data_privacy_score and again.verdict == verdict
 

@@ -212,7 +212,7 @@ def test_route_24_a_limit_deleted_from_the_definitions(world: World) -> None:
     refused(world.run(fewer, "deleted/attestation"), "deleted", LOCKED, "attestation", check="policy_holds")
     accept(world, "deleted")
     without = world.run(fewer, *of("deleted", ("dcr", "attestation")))
-    assert set(checks(without)) == {("dcr", "dcr_member_excess_any_proven"), ("attestation", "policy_holds")}
+    assert set(checks(without)) == {("dcr", "dcr_member_excess_proven"), ("attestation", "policy_holds")}
     assert checks(without)["attestation", "policy_holds"].passed
     layers = {"lock": LOCKED, "policy": OTHER, "estimates": HOLDS, "memory": BEFORE}
     withstood(world, lambda: world.run(real, "deleted/published"), "deleted", layers)
