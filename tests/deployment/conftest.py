@@ -11,7 +11,7 @@ from standins import people
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     root = tmp_path_factory.mktemp("deployment")
-    people(100).to_parquet(root / "people.parquet")
+    people(600).to_parquet(root / "people.parquet")
     with serve(root) as running:
         yield running
 

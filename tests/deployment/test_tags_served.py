@@ -52,7 +52,8 @@ def test_routes_29_and_30_another_spelling_of_a_partition_and_a_range(served: Se
     assert nights == [True, False, True, True]
     Folder(served.root).gave_away_all("nights_by_day")
 
-    assert served.finished(night(served, "gated", "nights_by_day", {KEY: DAY}))
+    run = night(served, "gated", "nights_by_day", {KEY: DAY})
+    assert served.finished(run), served.failures(run)
     refused(served, "nights_by_day", {KEY: "2024-1-1"}, "there is no such partition")
     refused(served, "nights_by_day", {START: DAY, END: DAY}, "do not name exactly one")
     assert not served.finished(night(served, "gated", "nights_by_day", {START: DAY, END: NEXT}))
