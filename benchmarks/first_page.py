@@ -5,9 +5,9 @@
     python -m benchmarks.first_page TABLES --people 2000 --kinds "5 % copies" "20 % moved" "20 % half built" synthpop
     python -m benchmarks.first_page --report first_page.jsonl
 
-The tables and releases are those of :mod:`benchmarks.leaks`. In addition, limits are measured on a copy of train, as in
-an evaluation. The report evaluates each release by the policy ``default``, or ``small`` below 1,500 people, and counts
-answers, releases that are undecided only for lack of evidence, and the ratio of smallest leak and tolerance.
+The study uses the tables and releases of :mod:`benchmarks.leaks`. In addition, limits are measured on a copy of train,
+as in an evaluation. The report evaluates each release by the policy ``default``, or ``small`` below 1,500 people, and
+counts answers, releases that are undecided only for lack of evidence, and the ratio of smallest leak and tolerance.
 """
 
 from __future__ import annotations

@@ -431,15 +431,17 @@ class Policy:
             copy of train breaks none of them, or was not measured. The same holds for the limits of a question if all
             of them are blind, and for all blind limits of a policy if a copy breaks none of its limits.
         """
-        outcomes = tuple(judge_limit(limit, results.get(limit.metric), attempt) for limit in self.limits)
-        unanswered = set(_unanswered(outcomes))
-        outcomes = tuple(
-            _without_evidence(outcome) if _question_of(outcome) in unanswered else outcome for outcome in outcomes
-        )
-        if not any(outcome.can_fail for outcome in outcomes):
-            outcomes = tuple(_without_evidence(outcome) if outcome.blind else outcome for outcome in outcomes)
+        judged = [judge_limit(limit, results.get(limit.metric), attempt) for limit in self.limits]
+        unanswered = set(_unanswered(judged))
+        can_fail = any(outcome.can_fail for outcome in judged)
+        outcomes = []
+        for outcome in judged:
+            is_unanswered = _question_of(outcome) in unanswered
+            if is_unanswered or (outcome.blind and not can_fail):
+                outcome = _without_evidence(outcome)
+            outcomes.append(outcome)
         statuses = {outcome.status for outcome in outcomes}
-        return Verdict(next(status for status in WORST_FIRST if status in statuses), outcomes)
+        return Verdict(next(status for status in WORST_FIRST if status in statuses), tuple(outcomes))
 
 
 def reserved_name(name: str, shipped: str) -> ConfigError:

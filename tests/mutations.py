@@ -156,7 +156,7 @@ MUTATIONS = [
     Mutation(
         "limits on lower bounds ignored",
         "policy.py",
-        "attempt) for limit in self.limits)", 'attempt) for limit in self.limits if limit.bound != "significant")',
+        "attempt) for limit in self.limits]", 'attempt) for limit in self.limits if limit.bound != "significant"]',
         ("test_policy.py",),
     ),
     Mutation(
@@ -198,7 +198,7 @@ MUTATIONS = [
     ),
     Mutation(
         "limits that a copy of train does not break count as evidence",
-        "policy.py", "_without_evidence(outcome) if outcome.blind else", "outcome if outcome.blind else",
+        "policy.py", "if is_unanswered or (outcome.blind and not can_fail):", "if outcome.blind and not can_fail:",
         ("test_policy.py",),
     ),
     Mutation(

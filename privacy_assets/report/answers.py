@@ -36,7 +36,7 @@ TITLES: dict[Question, str] = {
 _GATE, _OTHER = "Would this evaluation have detected a leak?", "Other statistics"
 SMALL_LEAK = "A small leak, within the tolerance"
 # A leak is certain if an interval of this level, jointly over the statistics of all questions, does not reach the value
-# without a leak. At this level for each question alone, 4 of 49 releases of fresh rows show a leak by chance.
+# without a leak. At this level for each question alone, 8 of 176 releases of fresh rows show a leak by chance.
 JOINT_LEVEL = 0.99
 _WORDS: dict[AnswerStatus, str] = {
     "pass": "No leak found",
@@ -287,8 +287,10 @@ def _is_beyond_chance(estimate: Estimate, level: float) -> bool:
     """Return True if the interval of a two-sided level does not reach the value without a leak."""
     if math.isnan(estimate.null):
         return False
-    normal = NormalDist()
-    scale = normal.inv_cdf((1 + level) / 2) / normal.inv_cdf((1 + estimate.confidence) / 2)
+    scale = 1.0
+    if 0 < estimate.confidence < 1:  # others can come from a metric of a third party
+        normal = NormalDist()
+        scale = normal.inv_cdf((1 + level) / 2) / normal.inv_cdf((1 + estimate.confidence) / 2)
     low = estimate.value - scale * (estimate.value - estimate.low)
     high = estimate.value + scale * (estimate.high - estimate.value)
     is_above = low > estimate.null
