@@ -216,6 +216,7 @@ _NO_IDS = re.compile(
     r"|steroid|humid|android|rapid|rigid|void|hemorrhoid)$",
     re.IGNORECASE,
 )
+_INTEGER = re.compile(r"-?\d+", re.ASCII)
 _FEW_SUBJECTS = 5  # minimum number of such identifiers in a column
 _SUBJECT_LENGTH = 4  # minimum number of characters of an identifier that is looked for in other columns
 _KEY_TEXT = "integers that look like a key, not a measurement"
@@ -356,8 +357,9 @@ def check_subject_is_not_published(
 ) -> None:
     """Reject columns that contain identifiers of other people, such as the manager of an employee.
 
-    These are columns of codes of which most distinct values occur in the subject column. Short integers are exempt,
-    because counts and ages occur among consecutive ids.
+    These are columns of codes of which most distinct values occur in the subject column. Two kinds of integers are
+    exempt, because counts and amounts are often equal to an id by chance: short ones, and columns for which most of
+    the smaller numbers are ids as well, because people are numbered from 0 or 1 on.
 
     Args:
         frames: Real tables without the subject column, by role.
@@ -377,10 +379,20 @@ def check_subject_is_not_published(
         for frame in frames.values():
             codes |= _codes_of(frame[name])
         n_people = sum(code in people for code in codes)
-        if name not in declared.new_values and n_people >= max(_FEW_SUBJECTS, _ALONE * len(codes)):
+        is_found = n_people >= max(_FEW_SUBJECTS, _ALONE * len(codes)) and not _are_numbered(people, codes)
+        if name not in declared.new_values and is_found:
             what = f"most of its values are values of the subject {safe_repr(subject)}, which is never published"
             fix = f"leave it out ({_both_forms(None, [*declared.drop, name])})"
             raise InputError(what, where=", ".join(names[role] for role in frames), column=name, fix=fix)
+
+
+def _are_numbered(people: set[str], codes: set[str]) -> bool:
+    """Return whether the codes are integers, and most numbers from 0 to their median are identifiers of people."""
+    integers = [int(code) for code in codes if _INTEGER.fullmatch(code)]
+    if len(integers) < len(codes):
+        return False
+    median = float(np.median(integers))
+    return sum(person.isdecimal() and int(person) < median for person in people) > median / 2
 
 
 def _codes_of(values: pd.Series) -> set[str]:

@@ -567,6 +567,14 @@ def test_identifiers_of_other_people_are_not_published(kind: str) -> None:
     assert canonical_table(small, "emp_no", None).without_subject().schema.names == ["manager", "age", "grade"]
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_amounts_are_not_mistaken_for_people_who_are_numbered(first: int) -> None:
+    rng = np.random.default_rng(0)
+    amounts = np.where(rng.random(8000) < 0.5, 0, rng.integers(-200, 5000, 8000) // 10 * 10)
+    frame = pd.DataFrame({"member": first + np.arange(8000) // 2, "amount": amounts, "age": np.arange(8000) % 60})
+    assert canonical_table(frame, "member", None).without_subject().schema.names == ["amount", "age"]
+
+
 def test_names_of_people_are_left_out_of_a_proposed_file(tmp_path: Path, capsys: Any) -> None:
     n = 600
     names = np.resize(["Anna Schmidt", "Ben Weber", "Eva Braun"], n)
