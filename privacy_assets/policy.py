@@ -36,8 +36,8 @@ _NOT_SHOWN = "no limit on copies was shown to fail on a verbatim copy of train"
 DIFFER = "train and holdout differ"  # start of the note of a statistic that measures only this difference
 # Part of the note of a statistic that more people hardly decide, because single rows are not rare.
 NARROW = "of the rows are in the table by chance"
-_MOST_TIMES = 10  # largest number of additional subjects that is suggested, in multiples of the present number
-_DECIDED = 0.9  # targeted share of releases that are decided with the suggested number of subjects
+_MOST_TIMES = 10  # largest number of additional people that is suggested, in multiples of the present number
+_DECIDED = 0.9  # targeted share of releases that are decided with the suggested number of people
 _NUMBER = "a finite number, and only one of at_most and at_least"
 
 
@@ -174,6 +174,8 @@ class LimitOutcome:
         can_fail: Whether a verbatim copy of train breaks the limit. None: the statistic does not measure copies, or no
             copy was measured. A limit that cannot fail does not count as evidence.
         interval: Interval of the statistic at the confidence level of the limit. None: not measured.
+        people_factor: Number of people, as a multiple of the present number, with which the limit would be decided with
+            a probability of 90 %. NaN: it is decided, or the number is not known.
     """
 
     limit: Limit
@@ -183,6 +185,7 @@ class LimitOutcome:
     estimate: Estimate | None
     can_fail: bool | None = None
     interval: LimitInterval | None = None
+    people_factor: float = math.nan
 
     @property
     def passed(self) -> bool:
@@ -204,6 +207,11 @@ class LimitOutcome:
         if self.estimate is None or self.by_rule or self.limit.exceeded_by(self.measured):
             return False
         return self.can_fail is False or self.is_weak
+
+    @property
+    def has_too_few_people(self) -> bool:
+        """True if the statistic was computed on fewer people than the limit requires."""
+        return self.estimate is not None and self.estimate.subjects < self.limit.min_subjects
 
     @property
     def proven(self) -> float:
@@ -254,8 +262,7 @@ class LimitOutcome:
         estimate = self.estimate
         if estimate is None or not estimate.is_share:
             return False
-        range_width = 2 if estimate.null == 0 else 1  # of a difference of shares, and of a share
-        return self.smallest_leak > 1 - estimate.null or estimate.high - estimate.low > range_width
+        return self.smallest_leak > 1 - estimate.null or estimate.high - estimate.low > _range_width(estimate)
 
     def used(self, value: float | None = None) -> float:
         """Return the position of ``value`` (default: the measured number) between the null (0) and the limit (1).
@@ -523,7 +530,7 @@ def _without_evidence(outcome: LimitOutcome) -> LimitOutcome:
     if not outcome.passed:
         return outcome
     reason = outcome.reason if outcome.blind else f"{outcome.reason}; {_NOT_SHOWN}"
-    return replace(outcome, status="undecided", reason=reason)
+    return replace(outcome, status="undecided", reason=reason, people_factor=_factor_for_evidence(outcome))
 
 
 def judge_limit(limit: Limit, result: MetricResult | None, attempt: int = 1) -> LimitOutcome:
@@ -560,10 +567,11 @@ def _judged(limit: Limit, result: MetricResult | None, attempt: int) -> LimitOut
     estimate = next((estimate for estimate in found if estimate.name == name), None)
     if estimate is None:
         return LimitOutcome(limit, "undecided", math.nan, f"{limit.statistic} was not computed", None)
-    lacking = limit.min_subjects - estimate.subjects
-    more = f"; {lacking:,} more people are needed" if lacking > 0 else ""
+    has_too_few = estimate.subjects < limit.min_subjects
+    factor_for_minimum = limit.min_subjects / max(estimate.subjects, 1) if has_too_few else math.nan
     if not estimate.measurable:
-        return LimitOutcome(limit, "undecided", math.nan, f"{estimate.note or 'not measurable'}{more}", estimate)
+        reason = estimate.note or "not measurable"
+        return LimitOutcome(limit, "undecided", math.nan, reason, estimate, people_factor=factor_for_minimum)
     measured, significant = _bound(estimate, limit.bound, attempt), _bound(estimate, "significant", attempt)
     if estimate.measures == "evaluation" and limit.exceeded_by(measured):
         reason = f"the evaluation is too weak here: {size_text(limit, estimate, limit.bound, measured)}"
@@ -574,16 +582,17 @@ def _judged(limit: Limit, result: MetricResult | None, attempt: int) -> LimitOut
         return LimitOutcome(
             limit, "fail", measured, f"{reason}; {estimate.note}" if estimate.note else reason, estimate
         )
-    if lacking > 0:
+    if has_too_few:
         reason = f"too few people: the attack needs {limit.min_subjects:,}, and the tables have {estimate.subjects:,}"
-        return LimitOutcome(limit, "undecided", measured, reason, estimate)
+        return LimitOutcome(limit, "undecided", measured, reason, estimate, people_factor=factor_for_minimum)
     if limit.exceeded_by(measured):
         if limit.bound == "value":
             return LimitOutcome(limit, "fail", measured, _beyond(limit, estimate, measured, attempt), estimate)
         side = "up to" if limit.at_most is not None else "down to"
         reason = f"{side} {decimal(measured)} cannot be excluded, beyond the limit {decimal(limit.value)}"
-        reason += f"{_interval_words(limit, estimate, attempt)}{_needed(limit, estimate, attempt)}"
-        return LimitOutcome(limit, "undecided", measured, reason, estimate)
+        reason += f"{_interval_words(limit, estimate, attempt)}{_why_not_more_people(limit, estimate, attempt)}"
+        factor = _people_factor(limit, estimate, attempt)
+        return LimitOutcome(limit, "undecided", measured, reason, estimate, people_factor=factor)
     return LimitOutcome(limit, "pass", measured, _within(limit, estimate, measured, attempt), estimate)
 
 
@@ -670,35 +679,40 @@ def _used(limit: Limit, estimate: Estimate, measured: float) -> float:
     return math.inf if limit.exceeded_by(measured) else 0.0
 
 
-def _needed(limit: Limit, estimate: Estimate, attempt: int) -> str:
-    """Estimate the number of additional subjects for a decision with a probability of 90 %, as text.
-
-    Assumes that intervals shrink with the square root of the number of subjects. The true value is the estimate if it
-    is significantly beyond the null, and otherwise unknown between both. The number is left out if both ends differ by
-    more than a factor of 2, and if it is more than ten times the present number.
-    """
+def _why_not_more_people(limit: Limit, estimate: Estimate, attempt: int) -> str:
+    """Return why more people would hardly decide the limit, or ""."""
     if NARROW in estimate.note:
         return f"; {estimate.note}"
-    value = _bound(estimate, "value", attempt)
-    if limit.exceeded_by(value):
+    if limit.exceeded_by(_bound(estimate, "value", attempt)):
         return "; the value itself is beyond the limit, so that more people will not decide it"
+    return ""
+
+
+def _people_factor(limit: Limit, estimate: Estimate, attempt: int) -> float:
+    """Return the multiple of the present number of people that decides the limit with a probability of 90 %.
+
+    Assumes that intervals shrink with the square root of the number of people. The true value is the estimate if it is
+    significantly beyond the null, and otherwise unknown between both. NaN if more people would hardly help, if the
+    additional numbers for both ends differ by more than a factor of 2, or if they are above ten times the present one.
+    """
+    if _why_not_more_people(limit, estimate, attempt):
+        return math.nan
+    value = _bound(estimate, "value", attempt)
     null = 0.0 if estimate.direction == "two_sided" else estimate.null
     near = _bound(estimate, "significant", attempt)
     is_leak = near < null if limit.at_most is None else near > null
     truths = [value] if is_leak else [value, null]
-    numbers = [_needed_if(truth, limit, estimate, attempt) for truth in truths]
-    fewest = min(numbers)
-    most = max(numbers)
-    if not 0 < most <= min(2 * fewest, _MOST_TIMES * estimate.subjects):
-        return ""
-    unit = 10 ** max(math.floor(math.log10(most)) - 1, 0)
-    return (
-        f"; about {unit * math.ceil(most / unit):,} more people decide it with a probability of {100 * _DECIDED:.0f} %"
-    )
+    additional = [_people_factor_if(truth, limit, estimate, attempt) - 1 for truth in truths]
+    fewest = min(additional)
+    most = max(additional)
+    return 1 + most if 0 < most <= min(2 * fewest, _MOST_TIMES) else math.nan
 
 
-def _needed_if(truth: float, limit: Limit, estimate: Estimate, attempt: int) -> float:
-    """Return the number of additional subjects for a decision if ``truth`` is the true value. Infinite: no number."""
+def _people_factor_if(truth: float, limit: Limit, estimate: Estimate, attempt: int) -> float:
+    """Return the multiple of the present number of people for a decision if ``truth`` is the true value.
+
+    Infinite if no number decides.
+    """
     value, near, far = (_bound(estimate, bound, attempt) for bound in ("value", "significant", "conservative"))
     distance = abs(limit.value - truth)
     if not (math.isfinite(truth) and distance > 0):
@@ -706,8 +720,32 @@ def _needed_if(truth: float, limit: Limit, estimate: Estimate, attempt: int) -> 
     normal = NormalDist()
     deviation = abs(far - value) / normal.inv_cdf(1 - _tail(attempt, estimate.confidence))
     half_width = abs(value - near) if limit.exceeded_by(truth) else abs(far - value)
-    times = ((half_width + normal.inv_cdf(_DECIDED) * deviation) / distance) ** 2
-    return estimate.subjects * (times - 1)
+    return ((half_width + normal.inv_cdf(_DECIDED) * deviation) / distance) ** 2
+
+
+def _factor_for_evidence(outcome: LimitOutcome) -> float:
+    """Return the multiple of the present number of people with which a weak limit would give evidence.
+
+    Assumes that intervals shrink with the square root of the number of people. NaN if the limit lacks evidence for
+    another reason, or no number is known.
+    """
+    estimate = outcome.estimate
+    if estimate is None or not outcome.is_weak or outcome.can_fail is False:
+        return math.nan
+    largest_leak = WEAK_MULTIPLE * max(outcome.tolerance, _LEAST_TOLERANCE)
+    factor_for_width = 1.0
+    if estimate.is_share:
+        largest_leak = min(largest_leak, 1 - estimate.null)
+        factor_for_width = ((estimate.high - estimate.low) / _range_width(estimate)) ** 2
+    if not largest_leak > outcome.tolerance:
+        return math.nan
+    missed = outcome.smallest_leak - outcome.tolerance
+    return max((missed / (largest_leak - outcome.tolerance)) ** 2, factor_for_width)
+
+
+def _range_width(estimate: Estimate) -> float:
+    """Return the width of the range of a share or, if the null is 0, of a difference of shares."""
+    return 2 if estimate.null == 0 else 1
 
 
 def _bound(estimate: Estimate, bound: Bound, attempt: int) -> float:

@@ -59,10 +59,7 @@ TableLike = Any  # path or dataframe (pandas, polars, DuckDB, Arrow, ...), see l
 MetricsLike = str | Iterable[str] | Mapping[str, Mapping[str, Any] | None]  # names, or settings by name
 _COPIED_PEOPLE = 2_000  # people of train in the verbatim copy that shows whether a limit can fail
 _BY_CHANCE = 1e-6  # probability of an overlap of train and an unseen holdout below which it is an error
-_EQUAL_ROWS = (
-    "Equal rows of a table count as one person in statistics, because no row of train occurs in another real table, as"
-    " after a split by content."
-)
+_EQUAL_ROWS = "Equal rows of a table count as one person, because equal rows are never in two of the real tables."
 
 
 @redact_foreign_errors
@@ -177,7 +174,6 @@ def evaluate(
             inputs = replace(inputs, notes=(*inputs.notes, _EQUAL_ROWS))
         if in_force and (doubt := size_warning(in_force, people)):
             report(doubt)
-            inputs = replace(inputs, notes=(*inputs.notes, doubt))
         if tuned is not False:
             inputs = attach_embedder(inputs, fit_embedder(inputs, **tuned))
         limits = in_force.limits if in_force else ()

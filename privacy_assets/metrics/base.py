@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Question = Literal["copies", "singling out", "linking", "inference", "membership", "values"]
 Cause = Literal[
     "copied rows", "over-fitting", "rare values", "members avoided", "identifiers", "foreign values",
-    "values of one person", "earlier releases", "poor fit", "small holdout", "narrow table", "different holdout",
+    "values of one person", "earlier releases", "poor fit", "too few people", "narrow table", "different holdout",
     "seen holdout", "few tests",
 ]  # fmt: skip
 ScorePart = Literal["membership", "attribute"]
@@ -130,7 +130,7 @@ class Causes:
 
     broken: Cause | None = None
     by_statistic: Mapping[str, Cause] = field(default_factory=dict)
-    undecided: Cause = "small holdout"
+    undecided: Cause = "too few people"
 
 
 @dataclass(frozen=True, slots=True)

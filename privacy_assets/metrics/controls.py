@@ -261,9 +261,9 @@ _EVALUATED = (
 )
 _TEXT = {
     "exact": "copies of training rows",
-    "jittered": "copies of training rows whose numbers are moved by a tenth of a standard deviation",
+    "jittered": "copies of training rows with slightly changed numbers",
     "resampled": "copies of training rows with one cell of each replaced",
-    "rare": "moved copies of the rows of isolated people",
+    "rare": "changed copies of the rows of unusual people",
 }
 _SEEN = 0.95  # required detection probability of the stated leak
 _CREDIBLE = 0.9

@@ -99,8 +99,8 @@ class CumulativeDisclosure(Metric):
     statistics: ClassVar[tuple[StatisticSpec, ...]] = (
         StatisticSpec(
             "excess",
-            "Share of people in the training data to whom a released row is close, minus the same share of equally"
-            " isolated held-out people.",
+            "Share of people in the training data to whom a released row is close, minus the same share of"
+            " held-out people whose rows are equally unusual.",
             "two_sided",
             leak="that brings released rows close to {share} more of the people in the training data{people} than of"
             " other people",

@@ -25,7 +25,7 @@ from privacy_assets.metrics.base import Cause, Causes
 from privacy_assets.metrics.data_privacy import State, protection_states
 from privacy_assets.metrics.registry import METRICS, metrics_reading
 from privacy_assets.policy import DIFFER, NARROW, LimitOutcome
-from privacy_assets.report.words import clean, number, sentence
+from privacy_assets.report.words import clean, number, sentence, two_digits
 from privacy_assets.stats.estimates import Estimate, MetricResult
 
 _LEAF = 100  # people per leaf of synthpop by default
@@ -34,6 +34,7 @@ _NEAR = 0.5  # used part of a limit from which larger leaves are advised
 _FEW_COPIES = 0.1  # statistics of copies up to which the filter suffices
 MATCHED = 0.1  # minimum share of a column in the match of train and release that makes it a source of the leak
 _MEASURED = ("number", "date")  # roles of columns
+_USUALLY_ENOUGH: Mapping[str, int] = {"train": 1_500, "holdout": 900}  # people with which "default" usually decides
 _SMALL = range(800, 1_501)  # people in train for whom the policy small is meant
 _SMALL_SHARE = 0.08  # share of copies that the policy small tolerates
 
@@ -50,6 +51,7 @@ class Known:
         copied: Largest statistic of copies among the limits that do not hold.
         narrow: Sentence about what cannot be decided because the table has few columns, or "".
         upper_share: Share of copies that cannot be excluded for this reason.
+        enough: Sentence about how many people usually suffice, or "".
     """
 
     generator: Mapping[str, Any] | None = None
@@ -59,6 +61,7 @@ class Known:
     copied: float = 0.0
     narrow: str = ""
     upper_share: float = 0.0
+    enough: str = ""
 
     @property
     def by_pipeline(self) -> bool:
@@ -222,9 +225,8 @@ ADVICE: dict[str, Advice] = {  # by cause
             _OTHER_GENERATOR[0],
         ),
     ),
-    "small holdout": Advice(
-        "There are too few people to decide. With six columns or more, 1,500 people in train and 900 in holdout usually"
-        " suffice.",
+    "too few people": Advice(
+        "The tables are too small for a decision. {enough}",
         (
             Action(
                 "Assign more people to the holdout (split: {train: 0.4, holdout: 0.4, reference: 0.2})",
@@ -236,7 +238,7 @@ ADVICE: dict[str, Advice] = {  # by cause
                 "they tolerate larger leaks",
                 lambda known: known.policy == "default" and known.size("train") in _SMALL,
             ),
-            Action("Evaluate more people than now: {people}", "more data"),
+            Action("Evaluate more people ({people})", "more data"),
         ),
     ),
     "narrow table": Advice(
@@ -248,7 +250,7 @@ ADVICE: dict[str, Advice] = {  # by cause
                 "it tolerates larger leaks",
                 lambda known: known.policy == "default" and known.upper_share < _SMALL_SHARE,
             ),
-            Action("Evaluate more people than now, which helps less: {people}", "more data"),
+            Action("Evaluate more people, which helps less ({people})", "more data"),
         ),
     ),
     "different holdout": Advice(
@@ -297,12 +299,14 @@ def advice(outcomes: Iterable[LimitOutcome], known: Known = NOTHING_KNOWN) -> li
     leaks |= {_TOGETHER} if leaks else set()
     limits: dict[str, list[str]] = {}
     for key, cause in causes.items():
-        mended_first = cause in ("small holdout", "narrow table") and (leaks or "members avoided" in causes.values())
+        mended_first = cause in ("too few people", "narrow table") and (leaks or "members avoided" in causes.values())
         if cause and not mended_first:
             limits.setdefault(leak if cause in leaks else cause, []).append(key)
     shares = [one.estimate.value for one in broken_first if one.estimate and one.limit.metric == "copies"]
     known = replace(known, copied=max((share for share in shares if share > 0), default=0.0))
     known = _with_narrow(known, [one for one in broken_first if causes[one.limit.key] == "narrow table"])
+    undecided = [outcome for outcome in broken_first if causes[outcome.limit.key] == "too few people"]
+    known = replace(known, enough=_enough(undecided, known))
     return [_record(cause, keys, known) for cause, keys in limits.items()]
 
 
@@ -314,6 +318,26 @@ def _with_narrow(known: Known, outcomes: Sequence[LimitOutcome]) -> Known:
     note = sentence(outcomes[0].estimate.note).rstrip(".")
     return replace(
         known, upper_share=upper, narrow=f"{note}, so that copies of up to {100 * upper:.1f} % cannot be excluded"
+    )
+
+
+def _enough(undecided: Sequence[LimitOutcome], known: Known) -> str:
+    """Return how many people usually suffice to decide limits, or "" if this is not known.
+
+    This is the only estimate in a report. It is the largest one of the limits, and at least the numbers with which the
+    default policy usually decides.
+    """
+    factors = [outcome.people_factor for outcome in undecided]
+    factor = max((factor for factor in factors if math.isfinite(factor)), default=1.0)
+    has_unknown = any(math.isnan(factor) for factor in factors)
+    if has_unknown and all(known.size(role) >= usual for role, usual in _USUALLY_ENOUGH.items()):
+        return ""
+    train, holdout = (
+        max(int(two_digits(factor * known.size(role), math.ceil)), usual) for role, usual in _USUALLY_ENOUGH.items()
+    )
+    return (
+        f"With six columns or more, about {train:,} people in the training data and {holdout:,} held-out people"
+        " usually suffice."
     )
 
 
@@ -418,10 +442,13 @@ def _record(cause: str, limits: list[str], known: Known) -> dict[str, Any]:
 
 def _told(words: str, known: Known) -> str:
     """Replace names in braces: ``fine`` columns, ``people`` by table, and ``stronger`` settings to try."""
-    people = ", ".join(f"{role} {number(known.people[role])}" for role in ("train", "holdout") if role in known.people)
+    people = ""
+    if {"train", "holdout"} <= set(known.people):
+        people = f"now: {known.size('train'):,} in the training data, {known.size('holdout'):,} held out"
     columns = ", ".join(safe_repr(name) for name in known.fine)
     words = words.replace("{stronger}", known.stronger).replace("{narrow}", known.narrow)
-    return words.replace("{fine}", columns).replace("{people}", people or "the people in train and holdout")
+    words = words.replace("{enough}", known.enough).strip()
+    return words.replace("{fine}", columns).replace("{people}", people or "in the training data and held out")
 
 
 _TITLES = {

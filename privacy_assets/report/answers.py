@@ -11,7 +11,7 @@ leak would have been found.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, Literal
@@ -76,11 +76,16 @@ class Sizes:
         return max(round(two_digits(share) * (self.n_members or 0)), 1)  # as the percentage is shown
 
     def people(self, share: float) -> str:
-        """Return the number of people of a share of train, as " (about 51 people)", or "" if it is unknown."""
+        """Return the number of people of a share of train, as "about 51 people", or "" if it is unknown."""
         if self.n_members is None:
             return ""
         n_people = self.n_people(share)
-        return f" (about {n_people:,} {'person' if n_people == 1 else 'people'})"
+        return f"about {n_people:,} {'person' if n_people == 1 else 'people'}"
+
+    def in_brackets(self, share: float) -> str:
+        """Return :meth:`people` in brackets after a space, or ""."""
+        people = self.people(share)
+        return f" ({people})" if people else ""
 
 
 NO_SIZES = Sizes()
@@ -136,7 +141,11 @@ class Answer:
 
 
 def answers(
-    outcomes: Iterable[LimitOutcome], results: Mapping[str, MetricResult], verdict: Status, sizes: Sizes = NO_SIZES
+    outcomes: Iterable[LimitOutcome],
+    results: Mapping[str, MetricResult],
+    verdict: Status,
+    sizes: Sizes = NO_SIZES,
+    remembered: Sequence[str] = (),
 ) -> list[Answer]:
     """Answer the main questions, and the other two groups if they have limits or results.
 
@@ -145,6 +154,7 @@ def answers(
         results: Results by metric.
         verdict: Status on the table.
         sizes: Sizes of the tables.
+        remembered: Limits that the same rows broke in an earlier evaluation. The key of the limit is the first word.
     """
     groups: dict[str, list[LimitOutcome]] = {}
     for outcome in outcomes:
@@ -155,8 +165,15 @@ def answers(
     others = [group for group in (_GATE, _OTHER) if group in groups or group in measured]
     titles = [*TITLES.items(), *zip(others, others, strict=True)]
     has_copies = any(outcome.status == "fail" for outcome in groups.get("copies", ()))
-    evidence = Evidence(results, estimates, verdict, has_copies, sizes)
+    failed_before = {question_of(_statistic_of(words)) for words in remembered}
+    evidence = Evidence(results, estimates, verdict, has_copies, sizes, failed_before)
     return [_answer(group, title, groups.get(group, []), evidence) for group, title in titles]
+
+
+def _statistic_of(words: str) -> str:
+    """Return METRIC.STATISTIC of a remembered failure, such as ``dcr.member_excess.proven at most 0.1``."""
+    key = words.split(" ")[0].rstrip(":")
+    return ".".join(key.split(".")[:2])
 
 
 def _avoids_members(outcome: LimitOutcome) -> bool:
@@ -177,6 +194,7 @@ class Evidence:
         verdict: Status on the table.
         has_copies: True if a limit on copies is broken.
         sizes: Sizes of the tables.
+        failed_before: Questions with a limit that the same rows broke in an earlier evaluation.
     """
 
     results: Mapping[str, MetricResult]
@@ -184,6 +202,7 @@ class Evidence:
     verdict: Status
     has_copies: bool
     sizes: Sizes
+    failed_before: Set[str] = frozenset()
 
 
 def question_of(name: str) -> str:
@@ -214,10 +233,13 @@ def _answer(group: str, title: str, outcomes: list[LimitOutcome], evidence: Evid
         word = _word(status, outcomes, leaks)
         statement = _statement(status, strongest, leaks, of_group, evidence.sizes)
         if word == SMALL_LEAK:
-            statement = _small_leak(outcomes)
+            statement = _small_leak(outcomes, evidence.sizes)
         is_explained = evidence.has_copies and group != "copies"  # by the columns at the first question
         if status == "fail" and group in _OF_ROWS and not is_explained:
             statement += _source(evidence.results)
+        if status != "fail" and group in evidence.failed_before:
+            status, word = "fail", _WORDS["fail"]
+            statement = "An earlier evaluation of the same rows broke a limit on this, so a leak is proven."
     elif group == _GATE:
         word, statement = _answer_on_detection(status, strongest, planted, evidence)
     else:
@@ -271,7 +293,7 @@ def _certain(outcomes: Iterable[LimitOutcome]) -> list[LimitOutcome]:
     return [outcome for outcome in measured if outcome.estimate and _is_beyond_chance(outcome.estimate, level)]
 
 
-def _small_leak(outcomes: Sequence[LimitOutcome]) -> str:
+def _small_leak(outcomes: Sequence[LimitOutcome], sizes: Sizes) -> str:
     """Return a sentence on the certain leak that uses most of its limit, with the largest limit on its statistic."""
     certain = _certain(outcomes)
     most = max(certain, key=lambda outcome: outcome.proven / max(outcome.tolerance, 1e-9))
@@ -280,7 +302,10 @@ def _small_leak(outcomes: Sequence[LimitOutcome]) -> str:
     spec = statistic_specs().get(most.limit.statistic)
     is_share = spec is not None and spec.is_share
     limit = percent(widest.limit.value) if is_share else number(widest.limit.value)
-    return f"{_meaning_of(most)}: {percent_interval(most)}. The table fails only if more than {limit} is proven."
+    people = sizes.people(most.estimate.value) if most.estimate is not None and _is_of_people(most) else ""
+    return (
+        f"{_meaning_of(most)}: {percent_interval(most, people)}. The table fails only if more than {limit} is proven."
+    )
 
 
 def _is_beyond_chance(estimate: Estimate, level: float) -> bool:
@@ -309,8 +334,7 @@ def _answer_on_detection(
     if status == "undecided" and evidence.verdict == "fail":
         return "Yes, it detected one", _reason(strongest)
     if planted and strongest is None:
-        found = "Copies of these sizes, planted in this table, break a limit with 95 % probability."
-        return _detection_word(evidence), f"{found} Smaller leaks can remain undetected."
+        return _planted_answer(evidence)
     return _WORDS_OF_GATE.get(status, _WORDS[status]), _reason(strongest)
 
 
@@ -338,11 +362,11 @@ def _statement(
         return leaks or f"Only this was tested. {_meaning_of(strongest)}: {percent_interval(strongest)}."
     if status == "undecided" and strongest.blind:
         return _without_evidence(strongest, sizes)
+    if status == "undecided" and strongest.has_too_few_people:
+        return "There are too few people for this attack."
     if status == "fail" and strongest.estimate is not None and strongest.estimate.measurable:
-        spec = statistic_specs().get(strongest.limit.statistic)
-        is_of_people = spec is not None and "{people}" in spec.leak
-        people = sizes.people(strongest.estimate.value) if is_of_people else ""
-        return f"{_meaning_of(strongest)}: {percent_interval(strongest)}{people}."
+        people = sizes.people(strongest.estimate.value) if _is_of_people(strongest) else ""
+        return f"{_meaning_of(strongest)}: {percent_interval(strongest, people)}."
     return strongest.reason
 
 
@@ -353,6 +377,12 @@ def _without_evidence(outcome: LimitOutcome, sizes: Sizes) -> str:
     if outcome.finds_no_leak:
         return "This attack could not find any leak, because there are too few people."
     return f"This attack is weak, because there are too few people. {leak_sentence(outcome, sizes, only=True)}"
+
+
+def _is_of_people(outcome: LimitOutcome) -> bool:
+    """Return True if the limited statistic is a share of the people of train."""
+    spec = statistic_specs().get(outcome.limit.statistic)
+    return spec is not None and "{people}" in spec.leak
 
 
 def _meaning_of(outcome: LimitOutcome) -> str:
@@ -366,16 +396,17 @@ def _source(results: Mapping[str, MetricResult]) -> str:
     result = results.get("copies")
     rows = result.tables.get("matched_columns", ()) if result is not None else ()
     names = [clean(row["column"], 60) for row in rows[:3] if row["share"] >= MATCHED]
-    return f" They match in these columns most: {', '.join(names)}." if names else ""
+    return f" Their rows agree most in these columns: {', '.join(names)}." if names else ""
 
 
 def _reason(strongest: LimitOutcome | None) -> str:
     return "The policy has no limit here." if strongest is None else strongest.reason
 
 
-def _strength(outcome: LimitOutcome) -> tuple[int, bool, float]:
+def _strength(outcome: LimitOutcome) -> tuple[int, bool, bool, float]:
     used = outcome.used()
-    return WORST_FIRST.index(outcome.status), outcome.blind, math.inf if math.isnan(used) else -used
+    is_unknown = outcome.status == "fail" and cause_of(outcome) == _UNKNOWN
+    return WORST_FIRST.index(outcome.status), is_unknown, outcome.blind, math.inf if math.isnan(used) else -used
 
 
 def _planted(evidence: Evidence, group: str) -> str:
@@ -391,18 +422,20 @@ def _planted(evidence: Evidence, group: str) -> str:
     return f"{found} The kind that is hardest to find: {others[-1]}." if others else found
 
 
-def _detection_word(evidence: Evidence) -> str:
-    """Return the range of planted leaks that would have been found, in people if their number is known."""
+def _planted_answer(evidence: Evidence) -> tuple[str, str]:
+    """Return which planted leaks would have been found, in people if their number is known.
+
+    The first part has the kind that is hardest to find. The second part has the other end.
+    """
     shares = sorted(share * evidence.sizes.release_ratio for share, _ in _planted_shares(evidence, _GATE))
     if evidence.sizes.n_members is None:
-        smallest, largest = percent(shares[0]), percent(shares[-1])
-        unit = "of the rows"
+        easiest, hardest = (f"{percent(share)} of the rows" for share in (shares[0], shares[-1]))
     else:
-        smallest, largest = (f"{evidence.sizes.n_people(share):,}" for share in (shares[0], shares[-1]))
-        unit = "people"
-    if smallest == largest:
-        return f"Leaks of {smallest} {unit} or more"
-    return f"Leaks from {smallest} to {largest} {unit}, depending on their kind"
+        easiest, hardest = (f"{evidence.sizes.n_people(share):,} people" for share in (shares[0], shares[-1]))
+    words = "As a test, copies of real rows were planted in this table. Copies"
+    found = f"{words} of {hardest} broke a limit with 95 % probability, whatever the kind of copy"
+    found += "." if easiest == hardest else f"; of the kind that is easiest to find, copies of {easiest} did."
+    return f"Yes, of {hardest} or more", f"{found} Smaller leaks can remain undetected."
 
 
 def _planted_shares(evidence: Evidence, group: str) -> list[tuple[float, str]]:
@@ -421,7 +454,7 @@ def _planted_shares(evidence: Evidence, group: str) -> list[tuple[float, str]]:
 
 def _planted_kind(share: float, what: str, sizes: Sizes) -> str:
     """Return a planted leak, for example ``1.7 % copies of training rows (about 51 people)``."""
-    return f"{percent(share)} {what}{sizes.people(share * sizes.release_ratio)}"
+    return f"{percent(share)} {what}{sizes.in_brackets(share * sizes.release_ratio)}"
 
 
 def _smallest_leak(outcomes: Sequence[LimitOutcome], sizes: Sizes) -> str:
@@ -454,7 +487,7 @@ def leak_sentence(outcome: LimitOutcome, sizes: Sizes = NO_SIZES, *, only: bool 
         name = clean(outcome.limit.statistic, 60)
         return f"{start_of_sentence} of {number(outcome.smallest_leak)} in {name} would have been found."
     shown = two_digits(size, math.ceil)
-    leak = spec.leak.replace("{share}", percent(shown)).replace("{people}", sizes.people(shown))
+    leak = spec.leak.replace("{share}", percent(shown)).replace("{people}", sizes.in_brackets(shown))
     return f"{start_of_sentence} {leak} would have been found."
 
 

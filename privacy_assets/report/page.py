@@ -153,20 +153,17 @@ def _listing(names: Sequence[str], most: int = 4) -> str:
     return ", ".join(names[:most]) + more
 
 
-def doubts(
-    answered: Iterable[Answer], outcomes: Iterable[LimitOutcome], results: Mapping[str, MetricResult]
-) -> list[str]:
+def doubts(answered: Iterable[Answer], outcomes: Iterable[LimitOutcome]) -> list[str]:
     """Return sentences on what the verdict does not cover: attacks that were not run, limits without evidence, scope.
 
     Args:
         answered: Answers.
         outcomes: Outcomes of all limits.
-        results: Results by metric.
     """
     absent = list(dict.fromkeys(name for answer in answered if answer.main for name in answer.not_tested))
-    metrics = [clean(name, 60) for name in absent if "." not in name]
+    metrics = [name for name in absent if "." not in name]
     statistics = [name for name in absent if "." in name]
-    return [*_not_run(metrics), *_not_computed(statistics, results), *_without_evidence(outcomes), _SCOPE]
+    return [*_not_run(metrics), *_not_computed(statistics), *_without_evidence(outcomes), _SCOPE]
 
 
 def _not_run(metrics: Sequence[str]) -> Iterator[str]:
@@ -174,47 +171,30 @@ def _not_run(metrics: Sequence[str]) -> Iterator[str]:
     on_generator = [name for name in metrics if name in METRICS and METRICS[name].attacks_generator]
     others = [name for name in metrics if name not in on_generator]
     if others:
-        yield f"Attacks that did not run: {_listing(others)}."
+        yield f"Attacks that did not run: {_listing([clean(name, 60).replace('_', ' ') for name in others])}."
     if on_generator:
-        yield f"Attacks on the generator, instead of the table, did not run ({_listing(on_generator)})."
+        yield "Only the table was attacked. Attacks on the generator itself did not run."
 
 
-def _not_computed(statistics: Sequence[str], results: Mapping[str, MetricResult]) -> Iterator[str]:
-    """Yield sentences on statistics without a value."""
-    without_embedder = [clean(name, 60) for name in statistics if "no embedder" in _note_of(name, results)]
-    if without_embedder:
-        yield f"Without an embedder, {_listing(without_embedder)} could not be computed."
-    n_other = len(statistics) - len(without_embedder)
-    if n_other == 1:
+def _not_computed(statistics: Sequence[str]) -> Iterator[str]:
+    """Yield a sentence on statistics without a value."""
+    if len(statistics) == 1:
         yield "1 further statistic could not be computed; the part for the data team states why."
-    if n_other > 1:
-        yield f"{n_other} further statistics could not be computed; the part for the data team states why."
+    if len(statistics) > 1:
+        yield f"{len(statistics)} further statistics could not be computed; the part for the data team states why."
 
 
 def _without_evidence(outcomes: Iterable[LimitOutcome]) -> Iterator[str]:
-    """Yield sentences on limits that hold without evidence, and on undecided ones."""
-    blind = []
-    undecided = []
-    for outcome in outcomes:
-        if outcome.passed and outcome.blind:
-            blind.append(clean(outcome.limit.key, 60))
-        elif outcome.status == "undecided":
-            undecided.append(clean(outcome.limit.key, 60))
-    if len(blind) == 1:
-        yield f"One limit gives no evidence on this table, because small leaks could not break it: {blind[0]}."
-    if len(blind) > 1:
-        why = "because small leaks could not break them"
-        yield f"{len(blind)} limits give no evidence on this table, {why}: {_listing(blind)}."
-    if undecided:
-        yield f"Undecided limits: {_listing(undecided)}."
-
-
-def _note_of(name: str, results: Mapping[str, MetricResult]) -> str:
-    """Return the note of a statistic, METRIC.STATISTIC; "" for a metric that did not run."""
-    metric, _, statistic = name.partition(".")
-    if metric not in results:
-        return ""
-    return next((estimate.note for estimate in results[metric].estimates if estimate.name == statistic), "")
+    """Yield a sentence on limits that hold without evidence."""
+    n_blind = sum(outcome.passed and outcome.blind for outcome in outcomes)
+    marked = "The part for the data team marks"
+    if n_blind == 1:
+        yield f"1 limit that holds gives no evidence, because small leaks could not break it here. {marked} it."
+    if n_blind > 1:
+        yield (
+            f"{n_blind} limits that hold give no evidence, because small leaks could not break them here."
+            f" {marked} them."
+        )
 
 
 def file_facts(origin: Mapping[str, str], fingerprints: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -223,7 +203,7 @@ def file_facts(origin: Mapping[str, str], fingerprints: Mapping[str, str]) -> li
         digest = origin.get("sha256", "")
         return [("File", clean(origin["file"]) + (f" (SHA-256 {digest[:16]})" if digest else ""))]
     content = fingerprints.get("synthetic", "")
-    return [("Content", f"{clean(content)[:16]} (start of the digest of the rows)")] if content else []
+    return [("Content", f"{clean(content)[:16]} (start of the checksum of the rows)")] if content else []
 
 
 def origin_facts(origin: Mapping[str, str], version: str) -> list[tuple[str, str]]:
@@ -235,7 +215,7 @@ def origin_facts(origin: Mapping[str, str], version: str) -> list[tuple[str, str
 
 def signing_facts(policy: Policy | None, signed: Mapping[str, str] | None, attempt: int) -> list[tuple[str, str]]:
     """Return date, release, policy and signing key."""
-    title = f"“{policy.title}” (digest {policy_digest(policy)[:12]})" if policy else f"none: {_UNLIMITED}"
+    title = f"“{policy.title}” (checksum {policy_digest(policy)[:12]})" if policy else f"none: {_UNLIMITED}"
     if signed is None:
         unsigned = "none: an evaluation without publication; a release has a signed report of its own"
         return [("Policy", title), ("Signature", unsigned)]
@@ -445,13 +425,15 @@ def useful(utility: Sequence[tuple[str, Estimate]]) -> tuple[str, str]:
     """Answer whether the table is useful, in a word and a sentence."""
     if not utility:
         return "Not measured", "No metric compared the table with real rows."
-    worse = [name.partition(".")[2].replace("_", " ") for name, one in utility if one.null - one.value > _FAR_WORSE]
-    text = f"Compared with the same number of real rows (1: equal): {utility_text(utility)}."
-    if worse:
-        return "Far worse than real rows", f"{sentence(_listing(worse))[:-1]}: far below real rows. {text}"
-    if any(estimate.null - estimate.value > _CLOSE for _, estimate in utility):
-        return "Somewhat less similar to real rows than real rows are to each other", text
-    return "About as similar to real rows as real rows are to each other", text
+    behind = max(estimate.null - estimate.value for _, estimate in utility)
+    if behind > _FAR_WORSE:
+        return (
+            "Far worse than real rows",
+            "Its rows are far less similar to real rows than real rows are to each other.",
+        )
+    if behind > _CLOSE:
+        return "Worse than real rows", "Its rows are less similar to real rows than real rows are to each other."
+    return "Like real rows", "Its rows are about as similar to real rows as real rows are to each other."
 
 
 def utility_text(utility: Iterable[tuple[str, Estimate]]) -> str:

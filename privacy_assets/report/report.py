@@ -205,7 +205,7 @@ class Report:
     @property
     def answers(self) -> list[Answer]:
         """Answers to the questions of an approver; see ``report.answers``."""
-        return answers(self.policy_verdict.outcomes, self.results, self.verdict, Sizes.of(self.tables))
+        return answers(self.policy_verdict.outcomes, self.results, self.verdict, Sizes.of(self.tables), self.remembered)
 
     @property
     def known(self) -> Known:
@@ -310,7 +310,7 @@ class Report:
                 *origin_facts(self.origin, self.engine_version),
                 *signing_facts(self.policy, self.signed, self.attempt),
             ],
-            doubts=doubts(self.answers, self.policy_verdict.outcomes, self.results),
+            doubts=doubts(self.answers, self.policy_verdict.outcomes),
             answers=[answer_entry(answer, self.results, limits) for answer in self.answers],
             limits=[*limits.values()],
             limit_advice=limit_advice(self.policy_verdict.broken),
@@ -334,9 +334,9 @@ class Report:
             ],
             settings=[
                 ("policy", self.policy.title if self.policy else "none"),
-                ("policy digest", policy_digest(self.policy) if self.policy else NOTHING),
+                ("checksum of the policy", policy_digest(self.policy) if self.policy else NOTHING),
                 ("seed", str(self.seed)),
-                ("engine", self.engine_version),
+                ("version of privacy-assets", self.engine_version),
             ],
             details=[
                 (name, [pair for pair in pairs(values) if not pair[0].startswith("filter.before.")])

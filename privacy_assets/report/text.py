@@ -36,7 +36,8 @@ def page_text(page: Page, *, columns: int = COLUMNS, every_limit: bool = True) -
     lines += [*textwrap.wrap(page.headline, columns), "", *_answers(page, columns)]
     lines += _doubts(page, columns)
     lines += _advice(page, columns)
-    lines += ["", *(_limits(page.limits, columns, every_limit) if page.limits else _statistics(page, columns))]
+    lines += ["", "For the data team", ""]
+    lines += [*(_limits(page.limits, columns, every_limit) if page.limits else _statistics(page, columns))]
     if page.utility_text:
         utility = f"Utility, compared with an equal number of real rows: {page.utility_text}."
         lines += ["", *textwrap.wrap(utility, columns)]
@@ -81,7 +82,7 @@ def _answers(page: Page, columns: int) -> list[str]:
     for answer in page.answers:
         if answer["shown"]:
             answers.append((answer["title"], f"{answer['word']}. {answer['statement']}"))
-    answers.append(("Is it useful? (not part of the verdict)", f"{page.useful[0]}."))
+    answers.append(("Is it useful? (not part of the verdict)", f"{page.useful[0]}. {page.useful[1]}"))
     lines = list[str]()
     for title, text in answers:
         lines.append(title)

@@ -92,8 +92,13 @@ def two_digits(number: float, rounded: Callable[[float], int] = round) -> float:
     return rounded(float(f"{number / unit:.9g}")) * unit  # without the error of the division
 
 
-def percent_interval(outcome: LimitOutcome) -> str:
-    """Return ``8.3 % (7 % to 10 %, 95 % confidence)``, or :func:`limit_interval` if it is not a share."""
+def percent_interval(outcome: LimitOutcome, people: str = "") -> str:
+    """Return ``8.3 % (7 % to 10 % with 95 % confidence)``, or :func:`limit_interval` if it is not a share.
+
+    Args:
+        outcome: Outcome of a limit.
+        people: The share as a number of people, for example "about 166 people", or "".
+    """
     from privacy_assets.metrics.registry import statistic_specs  # slow to import
 
     estimate = outcome.estimate
@@ -103,9 +108,10 @@ def percent_interval(outcome: LimitOutcome) -> str:
     shown = replace(estimate, low=outcome.interval.low, high=outcome.interval.high)
     value, low, high = cut_to_range(shown, outcome.limit.statistic)
     if low == high:
-        return percent(value)
+        return f"{percent(value)} ({people})" if people else percent(value)
     level = f"{100 * outcome.interval.level:.3g} % confidence"
-    return f"{percent(value)} ({percent(low, math.floor)} to {percent(high, math.ceil)}, {level})"
+    ends = f"{percent(low, math.floor)} to {percent(high, math.ceil)} with {level}"
+    return f"{percent(value)} ({f'{people}; ' if people else ''}{ends})"
 
 
 def cut_to_range(estimate: Estimate, statistic: str) -> tuple[float, float, float]:

@@ -65,7 +65,7 @@ def causes(*outcomes: LimitOutcome) -> list[str]:
 def test_every_cause_has_advice_with_costs() -> None:
     assert set(ADVICE) == set(get_args(Cause))
     for found in ADVICE.values():
-        assert found.actions and found.means.endswith(".")
+        assert found.actions and found.means.removesuffix(" {enough}").endswith(".")
         assert all(action.cost and not action.do.endswith(".") for action in found.actions)
 
 
@@ -139,16 +139,16 @@ NOTE = "not measurable: 7 predicted positives, 50 needed"
 @pytest.mark.parametrize(
     ("state", "expected"),
     [
-        (outcome(FIRST, 0.0, subjects=FEWER), ["small holdout"]),
-        (outcome(FIRST, 0.0, reach=1), ["small holdout"]),
-        (outcome(FIRST, math.nan, note=NOTE), ["small holdout"]),
-        (outcome(BLIND[0], 0.9), ["small holdout"]),
-        (outcome(BLIND[0], math.nan), ["small holdout"]),
+        (outcome(FIRST, 0.0, subjects=FEWER), ["too few people"]),
+        (outcome(FIRST, 0.0, reach=1), ["too few people"]),
+        (outcome(FIRST, math.nan, note=NOTE), ["too few people"]),
+        (outcome(BLIND[0], 0.9), ["too few people"]),
+        (outcome(BLIND[0], math.nan), ["too few people"]),
         (outcome(BLIND[1], 0.9), ["seen holdout"]),
         (outcome(SHADOW[1], 0.0, subjects=SHADOW[1].min_subjects - 1), ["few tests"]),
         (outcome(USE[0], 0.6), ["poor fit"]),
         (outcome(USE[1], 0.2), ["poor fit"]),
-        (outcome(USE[0], 0.9, subjects=5), ["small holdout"]),
+        (outcome(USE[0], 0.9, subjects=5), ["too few people"]),
         (outcome(FIRST, 0.0), []),
         (outcome(FIRST, math.nan, note="no embedder was passed"), []),
         (judge_limit(FIRST, None), []),
@@ -162,7 +162,7 @@ def test_a_leak_is_mended_before_people_are_looked_for() -> None:
     few = outcome(FIRST, 0.0, subjects=FEWER)
     foreign = broken(LIMITS["value_disclosure.foreign_cells"])
     assert causes(few, broken(LIMITS["singling_out.risk"])) == ["rare values"]
-    assert causes(few, foreign) == ["foreign values", "small holdout"]
+    assert causes(few, foreign) == ["foreign values", "too few people"]
 
 
 def made_by(name: str, *filters: str, overfitting: str = "") -> Known:
@@ -242,9 +242,9 @@ def test_settings_to_try_are_larger_than_the_present_ones_and_leaves_at_most_hal
 def test_people_and_columns_are_named_so_that_a_followed_remedy_does_not_return() -> None:
     few = outcome(FIRST, 0.0, subjects=FEWER)
     for policy, people, told in (
-        ("default", 1000, ["policy: small", "Evaluate more people than now: train 1,000, holdout 900"]),
-        ("small", 1000, ["Evaluate more people than now: train 1,000, holdout 900"]),
-        ("default", 2000, ["Evaluate more people than now: train 2,000, holdout 900"]),
+        ("default", 1000, ["policy: small", "now: 1,000 in the training data, 900 held out"]),
+        ("small", 1000, ["now: 1,000 in the training data, 900 held out"]),
+        ("default", 2000, ["now: 2,000 in the training data, 900 held out"]),
     ):
         (found,) = advice([few], Known(None, policy, {"train": people, "holdout": 900}))
         assert [re.sub(r".*[(](.*)[)]", r"\1", action["what"]) for action in found["todo"]] == told
@@ -255,6 +255,28 @@ def test_people_and_columns_are_named_so_that_a_followed_remedy_does_not_return(
     first = asked(Known(fine=columns), "copies.partial_advantage.proven", 0.9)[0]
     assert first == "Before training, round the numbers in 'pay' until at least five people share each value"
     assert asked(Known(), "copies.partial_advantage.proven", 0.9) == ["generator: synthpop"]
+
+
+@pytest.mark.parametrize(
+    ("subjects", "train", "holdout", "people"),
+    [
+        (FEWER, 1000, 600, "about 1,500 people in the training data and 900 held-out people"),
+        (FEWER // 10, 1000, 600, "about 15,000 people in the training data and 9,000 held-out people"),
+        (FEWER, 2000, 900, "about 2,100 people in the training data and 940 held-out people"),
+    ],
+)
+def test_one_number_of_people_is_advised(subjects: int, train: int, holdout: int, people: str) -> None:
+    (found,) = advice([outcome(FIRST, 0.0, subjects=subjects)], Known(people={"train": train, "holdout": holdout}))
+    assert (
+        found["means"]
+        == f"The tables are too small for a decision. With six columns or more, {people} usually suffice."
+    )
+
+
+def test_no_number_of_people_is_advised_if_none_is_known() -> None:
+    few = replace(outcome(FIRST, 0.0, subjects=FEWER), people_factor=math.nan)
+    (found,) = advice([few], Known(people={"train": 2000, "holdout": 1000}))
+    assert found["means"] == "The tables are too small for a decision."
 
 
 def test_what_stands_in_braces_can_be_pasted_into_the_yaml_file_of_a_table() -> None:

@@ -308,9 +308,7 @@ def test_another_holdout_is_unseen() -> None:
 def test_a_small_holdout_gets_more_people() -> None:
     given: dict[str, Any] = {"rows": 2000, "policy": {"name": "large", "limits": [DENSE]}}
     before = pipeline(split={"train": 0.7, "holdout": 0.2, "reference": 0.1}, **given)
-    what, more = remedies(
-        before, "small holdout", "Assign more people to the holdout", "Evaluate more people than now: "
-    )
+    what, more = remedies(before, "too few people", "Assign more people to the holdout", "Evaluate more people")
     check_followed(before, pipeline(**settings_in(what), **given), what)
     split = {"train": 0.7, "holdout": 0.2, "reference": 0.1}
     check_followed(before, pipeline(split=split, **{**given, "rows": 4000}), more)

@@ -9,7 +9,7 @@ import pytest
 
 from privacy_assets.dagster.metadata import report_metadata
 from privacy_assets.metrics.registry import METRICS
-from privacy_assets.policy import Limit, judge_limit, tally
+from privacy_assets.policy import Limit, Policy, judge_limit, tally
 from privacy_assets.report.answers import TITLES
 from privacy_assets.report.report import Report
 from privacy_assets.report.words import clean, limit_symbol, number
@@ -30,61 +30,56 @@ def test_counts_in_words() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "limit", "words"),
+    ("found", "limit", "words", "factor"),
     [
-        ({"subjects": 90}, {"min_subjects": 500}, "too few people: the attack needs 500, and the tables have 90"),
         (
-            {"subjects": 20, "reach": 0.09},
-            {"min_subjects": 30},
-            "too few people: the attack needs 30, and the tables have 20",
+            {"subjects": 90},
+            {"min_subjects": 500},
+            "too few people: the attack needs 500, and the tables have 90",
+            500 / 90,
         ),
-        (
-            {"subjects": 600, "reach": 0.15},
-            {},
-            "; about 3,600 more people decide it with a probability of 90 %",
-        ),
-        (
-            {"subjects": 600, "reach": 0.2},
-            {},
-            "m.f up to 0.2209 cannot be excluded",
-        ),
-        (
-            {"subjects": 600, "value": 0.05, "reach": 0.06},
-            {},
-            "m.f up to 0.1163 cannot be excluded",
-        ),
-        (
-            {"subjects": 600, "value": 0.06, "reach": 0.05},
-            {},
-            "; about 2,300 more people decide it with a probability of 90 %",
-        ),
-        (
-            {"subjects": 600, "value": 0.055, "reach": 0.056},
-            {},
-            "m.f up to 0.1169 cannot be excluded",
-        ),
+        ({"subjects": 600, "reach": 0.15}, {}, "up to 0.1657 cannot be excluded", 7.0),
+        ({"subjects": 600, "reach": 0.2}, {}, "up to 0.2209 cannot be excluded", math.nan),
+        ({"subjects": 600, "value": 0.05, "reach": 0.06}, {}, "up to 0.1163 cannot be excluded", math.nan),
+        ({"subjects": 600, "value": 0.06, "reach": 0.05}, {}, "up to 0.1152 cannot be excluded", 4.8),
+        ({"subjects": 600, "value": 0.055, "reach": 0.056}, {}, "up to 0.1169 cannot be excluded", math.nan),
         (
             {"subjects": 600, "reach": 0.15, "note": "with 3 columns, 36% of the rows are in the table by chance"},
             {},
             "(97 % confidence); with 3 columns, 36% of the rows are in the table by chance",
+            math.nan,
         ),
-        ({"subjects": 20, "value": math.nan, "note": "no pair"}, {}, "no pair; 10 more people are needed"),
+        ({"subjects": 20, "value": math.nan, "note": "no pair"}, {}, "no pair", 1.5),
         (
             {"subjects": 100, "value": 0.3, "measures": "evaluation"},
             {},
             "too weak here: at most 0.32, beyond the limit 0.1",
+            math.nan,
         ),
     ],
 )
-def test_what_could_not_be_assessed_says_how_many_more_subjects_are_needed(found, limit, words) -> None:
-    """Half the standard error needs four times as many subjects."""
+def test_an_undecided_limit_states_how_many_people_would_decide_it(found, limit, words, factor) -> None:
+    """Half the standard error needs four times as many people."""
     value = found.pop("value", 0.0)
     outcome = judge_limit(Limit("m.f", at_most=0.1, **limit), MetricResult("m", (estimate("f", value, **found),)))
-    words = words.removeprefix("m.f ")
     assert outcome.status == "undecided" and words in outcome.reason
-    assert "more people" not in outcome.reason or "more people" in words
+    assert outcome.people_factor == pytest.approx(factor, rel=0.02, nan_ok=True)
     shown = report(MetricResult("m", (outcome.estimate,)), limits=(outcome.limit,))
     assert words.partition("; ")[2] in " ".join(shown.to_text().split()) and words.partition("; ")[2] in shown.to_html()
+
+
+@pytest.mark.parametrize(("value", "subjects"), [(0.001, 200), (0.02, 500), (0.0, 1000)])
+def test_a_weak_limit_gives_evidence_with_the_stated_number_of_people(value: float, subjects: int) -> None:
+    limit = Limit("m.f", at_most=0.01, bound="significant")
+
+    def outcome_of(factor: float):
+        found = estimate("f", value, 0.4 / factor**0.5, null=0.0, question="inference", is_share=True)
+        found = replace(found, subjects=round(subjects * factor))
+        return Policy((limit,)).judge({"m": MetricResult("m", (found,))}).outcomes[0]
+
+    weak = outcome_of(1)
+    assert weak.status == "undecided" and 1 < weak.people_factor < 100
+    assert not outcome_of(1.01 * weak.people_factor).is_weak and outcome_of(0.9 * weak.people_factor).is_weak
 
 
 # --- questions --------------------------------------------------------------------------------------------------------
@@ -125,7 +120,7 @@ def test_a_broken_limit_on_rows_names_the_columns_that_match() -> None:
     copies = MetricResult("copies", (estimate("copied_share", 0.0, 0.01, null=0.0),), {"matched_columns": rows})
     limits = (Limit("dcr.member_excess", at_most=0.05),)
     broken, held = (report(dcr(value), copies, limits=limits) for value in (0.31, 0.0))
-    named = "They match in these columns most: income, age."
+    named = "Their rows agree most in these columns: income, age."
     assert named in broken.to_html() and named not in held.to_html()
     assert broken.answers[0].statement.endswith(named)
 

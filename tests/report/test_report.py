@@ -13,6 +13,7 @@ from privacy_assets.dagster.metadata import report_metadata
 from privacy_assets.errors import ConfigError
 from privacy_assets.policy import Limit, Policy, judge_limit
 from privacy_assets.report.advice import what_to_do
+from privacy_assets.report.answers import TITLES
 from privacy_assets.report.report import Report
 from privacy_assets.stats.estimates import Estimate, MetricResult, to_jsonable
 from privacy_assets.version import ENGINE_VERSION
@@ -77,6 +78,12 @@ def test_rows_that_failed_before_fail_on_their_page_too():
     assert again(told).verdict == told.verdict == "fail"
     assert "failed before" in told.to_text() and "0.3 is above the limit" in again(told).to_html()
     assert "remembered" not in passing().to_json()
+    words = {answer.title: answer.word for answer in again(told).answers}
+    assert words[TITLES["copies"]] == "Yes" and words[TITLES["singling out"]] == "No leak found"
+    key = "singling_out.risk at most 0.09"
+    assert (
+        replace(passing(), remembered=(key,)).answers[1].statement.startswith("An earlier evaluation of the same rows")
+    )
 
 
 @pytest.mark.parametrize(("measures", "said"), [("release", True), ("evaluation", False)])
