@@ -266,7 +266,7 @@ def print_demonstrated(found: dict[Case, dict[str, MetricResult]]) -> None:
         if case.release == "trees, leaf 50":
             for outcome in default_policy(results).judge(results).outcomes:
                 if (
-                    outcome.limit.bound == "significant"
+                    outcome.limit.bound == "proven"
                     and (estimate := outcome.estimate) is not None
                     and estimate.measurable
                 ):

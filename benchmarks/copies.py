@@ -109,7 +109,7 @@ def run(options: argparse.Namespace) -> None:
 def verdicts(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return where the default limits on ``copied_share`` hold, and where one is significantly violated."""
     limits = {limit.bound: limit.value for limit in METRIC.default_limits if limit.statistic == "copies.copied_share"}
-    ruled_out, significant = limits["conservative"], limits["significant"]
+    ruled_out, significant = limits["conservative"], limits["proven"]
     return (high <= ruled_out) & (low <= significant), low > significant
 
 

@@ -58,7 +58,7 @@ STATISTICS = ("copies", "membership_inference.outlier_matches")
 LIMITS = Policy(tuple(x for x in default_policy().limits if x.metric == "copies" or x.statistic == STATISTICS[1]))
 RARE = Policy(tuple(x for x in LIMITS.limits if x.statistic == "copies.copied_share"))
 RULED_OUT, SIGNIFICANT = (
-    next(limit.value for limit in RARE.limits if limit.bound == bound) for bound in ("conservative", "significant")
+    next(limit.value for limit in RARE.limits if limit.bound == bound) for bound in ("conservative", "proven")
 )
 REFUSED = 0.95  # share of the splits
 HARMLESS_REFUSED = 0.08  # maximum share of harmless releases rejected by the most powerful tests

@@ -20,10 +20,9 @@ from privacy_assets.infra.settings import Dict, declared
 from privacy_assets.stats.estimates import Estimate, MetricResult, decimal, to_jsonable
 
 Status = Literal["pass", "fail", "undecided"]
-Bound = Literal["conservative", "significant", "value"]
+Bound = Literal["conservative", "proven", "value"]
 ShippedName = Literal["default", "small"]
 SHIPPED: tuple[ShippedName, ...] = get_args(ShippedName)
-_KEY_ENDS: Mapping[Bound, str] = {"conservative": "", "significant": ".proven", "value": ".value"}
 WORST_FIRST: tuple[Status, ...] = ("fail", "undecided", "pass")
 _FIELDS = {key: key for key in ("name", "limits", "extends", "embedder", "part_of", "min_holders")}
 _FIELDS |= {"metrics": "settings"}
@@ -38,6 +37,7 @@ DIFFER = "train and holdout differ"  # start of the note of a statistic that mea
 NARROW = "of the rows are in the table by chance"
 _MOST_TIMES = 10  # largest number of additional people that is suggested, in multiples of the present number
 _DECIDED = 0.9  # targeted share of releases that are decided with the suggested number of people
+_FOUND = 0.95  # probability with which the smallest stated leak would have been found
 _NUMBER = "a finite number, and only one of at_most and at_least"
 
 
@@ -45,16 +45,16 @@ _NUMBER = "a finite number, and only one of at_most and at_least"
 class Limit:
     """A limit on a statistic, in the statistic's unit. Exactly one of ``at_most`` and ``at_least`` is set.
 
-    The release fails if the significant bound exceeds the limit. With ``bound: conservative``, the limit is not
-    assessable if only the conservative bound exceeds it; with ``bound: significant``, it then holds. Limits on
-    statistics about the gate never fail.
+    The release fails if a leak beyond the limit is proven: the whole interval is beyond it. With ``bound:
+    conservative``, the limit is undecided if only a part of the interval is beyond it; with ``bound: proven``, it then
+    holds. Limits on statistics about the gate never fail.
 
     Attributes:
         statistic: ``metric.statistic``.
         at_most: Maximum of a risk, or of the distance of a two-sided statistic from its null.
         at_least: Minimum of a protection score.
         bound: What is compared with the limit. ``conservative``: the riskier end of the interval, so that the evidence
-            must show that the release is safe. ``significant``: the other end, so that only a significant leak fails.
+            must show that the release is safe. ``proven``: the other end, so that only a proven leak fails.
             ``value``: the estimate, which fails if it exceeds the limit.
         min_subjects: Minimum number of subjects. With fewer, the limit is undecided unless a leak beyond it is
             significant.
@@ -111,7 +111,7 @@ class Limit:
     @property
     def key(self) -> str:
         """Name of the limit, unique in a policy: the statistic, then "proven" or "value" for these bounds."""
-        return f"{self.statistic}{_KEY_ENDS[self.bound]}"
+        return self.statistic if self.bound == "conservative" else f"{self.statistic}.{self.bound}"
 
 
 def parse_limits(entries: Any) -> tuple[Limit, ...]:
@@ -218,7 +218,7 @@ class LimitOutcome:
         """Size of the leak that is proven, as a distance from the value without a leak. 0: none."""
         if self.estimate is None or not self.estimate.measurable:
             return 0.0
-        return max(_signed_distance(self.limit, self.estimate, _bound(self.estimate, "significant", 1)), 0.0)
+        return max(_signed_distance(self.limit, self.estimate, _bound(self.estimate, "proven", 1)), 0.0)
 
     @property
     def tolerance(self) -> float:
@@ -232,14 +232,19 @@ class LimitOutcome:
         """Smallest leak that the limit would have found, as a distance from the value without a leak.
 
         With a conservative bound, no leak beyond the limit passes. Otherwise a leak must exceed the limit by the
-        minimum detectable effect, or by the width of the interval if the metric does not state this effect. NaN: not
+        minimum detectable effect, or by the width of the interval if the metric does not state this effect. The effect
+        describes a release without a leak. The number of people limits the precision of a share, however: a leak is
+        found with a probability of 95 % only if it exceeds the limit by the binomial error of its own size. NaN: not
         computed.
         """
         estimate = self.estimate
         if estimate is None or self.limit.bound == "conservative":
             return self.tolerance
         missed = _signed_distance(self.limit, estimate, estimate.minimum_detectable_effect)
-        return self.tolerance + (missed if math.isfinite(missed) else estimate.high - estimate.low)
+        smallest = self.tolerance + (missed if math.isfinite(missed) else estimate.high - estimate.low)
+        if not estimate.is_share or smallest == 0:  # 0: an exact limit, which a single case breaks
+            return smallest
+        return max(smallest, _smallest_share(estimate, self.tolerance))
 
     @property
     def is_weak(self) -> bool:
@@ -283,9 +288,10 @@ class LimitOutcome:
         one = self.estimate
         if one is None or not one.measurable:
             return self
-        ends = (end if end == one.null else one.value + factor * (end - one.value) for end in (one.low, one.high))
-        low, high = ends
-        narrower = replace(one, low=low, high=high)
+        low, high = one.widened(factor)
+        narrower = replace(
+            one, low=one.low if one.low == one.null else low, high=one.high if one.high == one.null else high
+        )
         again = _judged(self.limit, MetricResult(self.limit.metric, (narrower,)), 1)
         return replace(again, can_fail=self.can_fail, interval=_interval(self.limit, narrower, 1))
 
@@ -470,29 +476,25 @@ def title_of(policy: Mapping[str, Any]) -> str:
 
 
 def tally(outcomes: Sequence[LimitOutcome]) -> str:
-    """Return a summary such as ``3 of 7 limits are broken, 1 is undecided``."""
+    """Return a summary such as ``3 of 7 limits are broken``, or of the undecided limits if none is broken."""
     total = len(outcomes)
     n_failed = sum(outcome.status == "fail" for outcome in outcomes)
     n_undecided = sum(outcome.status == "undecided" for outcome in outcomes)
-    undecided = f"{n_undecided} {'is' if n_undecided == 1 else 'are'} undecided"
-    if n_failed:
-        rest = f", {undecided}" if n_undecided else ""
-        return f"{n_failed} of {total} limits {'is' if n_failed == 1 else 'are'} broken{rest}"
-    if n_undecided == 1:
-        return f"1 of {total} limits is undecided"
-    if n_undecided:
-        return f"{n_undecided} of {total} limits are undecided"
-    holds = "the limit holds" if total == 1 else f"all {total} limits hold"
     n_by_rule = sum(outcome.by_rule for outcome in outcomes)
-    n_blind = sum(outcome.blind for outcome in outcomes)
+    n_blind = sum(outcome.blind and outcome.passed for outcome in outcomes)
+    if n_failed:
+        return f"{n_failed} of {total} limits {'is' if n_failed == 1 else 'are'} broken"
+    if n_undecided:
+        without = f", and {n_blind} hold{'s' if n_blind == 1 else ''} without evidence" if n_blind else ""
+        return f"{n_undecided} of {total} limits {'is' if n_undecided == 1 else 'are'} undecided{without}"
     if not n_by_rule and not n_blind:
-        return holds
-    parts = [f"{total - n_by_rule - n_blind} by measurement"]
-    if n_by_rule:
-        parts.append(f"{n_by_rule} by the threshold rule")
-    if n_blind:
-        parts.append(f"{n_blind} without evidence on this table")
-    return f"{holds} ({', '.join(parts)})"
+        return "the limit holds" if total == 1 else f"all {total} limits hold"
+    counts = [
+        (total - n_by_rule - n_blind, "with evidence"),
+        (n_by_rule, "by the threshold rule"),
+        (n_blind, "without evidence"),
+    ]
+    return f"{total} limits hold: {', '.join(f'{count} {how}' for count, how in counts if count)}"
 
 
 def widening(attempt: int, confidence: float) -> float:
@@ -572,7 +574,7 @@ def _judged(limit: Limit, result: MetricResult | None, attempt: int) -> LimitOut
     if not estimate.measurable:
         reason = estimate.note or "not measurable"
         return LimitOutcome(limit, "undecided", math.nan, reason, estimate, people_factor=factor_for_minimum)
-    measured, significant = _bound(estimate, limit.bound, attempt), _bound(estimate, "significant", attempt)
+    measured, significant = _bound(estimate, limit.bound, attempt), _bound(estimate, "proven", attempt)
     if estimate.measures == "evaluation" and limit.exceeded_by(measured):
         reason = f"the evaluation is too weak here: {size_text(limit, estimate, limit.bound, measured)}"
         reason += f", beyond the limit {decimal(limit.value)}{_interval_words(limit, estimate, attempt)}"
@@ -617,7 +619,7 @@ def size_text(limit: Limit, estimate: Estimate, bound: Bound, number: float) -> 
 def _beyond(limit: Limit, estimate: Estimate, number: float, attempt: int) -> str:
     """Return the reason of a failure."""
     side = "above" if limit.at_most is not None else "below"
-    bound: Bound = "value" if limit.bound == "value" else "significant"
+    bound: Bound = "value" if limit.bound == "value" else "proven"
     size = size_text(limit, estimate, bound, number)
     proven = " is proven" if size.startswith("at ") else ""
     words = f"{size}{proven}, {side} the limit {decimal(limit.value)}"
@@ -627,10 +629,10 @@ def _beyond(limit: Limit, estimate: Estimate, number: float, attempt: int) -> st
 def _within(limit: Limit, estimate: Estimate, measured: float, attempt: int) -> str:
     """Return the reason of a pass."""
     words = _interval_words(limit, estimate, attempt)
-    if limit.bound == "significant" and estimate.low != estimate.high:
+    if limit.bound == "proven" and estimate.low != estimate.high:
         if _signed_distance(limit, estimate, measured) <= 0:
             return f"no leak is proven, limit {decimal(limit.value)}{words}"
-        size = size_text(limit, estimate, "significant", measured)
+        size = size_text(limit, estimate, "proven", measured)
         return f"{size} is proven, within the limit {decimal(limit.value)}{words}"
     note = f" ({estimate.note})" if estimate.note and estimate.low == estimate.high else ""
     return f"{size_text(limit, estimate, limit.bound, measured)}, within the limit {decimal(limit.value)}{words}{note}"
@@ -642,12 +644,10 @@ def _interval(limit: Limit, estimate: Estimate, attempt: int) -> LimitInterval:
     A leak is proven by the interval of the estimate. Otherwise, a conservative limit uses a wider one, which later
     attempts widen further.
     """
-    is_proven = limit.exceeded_by(_bound(estimate, "significant", attempt))
+    is_proven = limit.exceeded_by(_bound(estimate, "proven", attempt))
     if limit.bound != "conservative" or estimate.measures != "release" or is_proven:
         return LimitInterval(estimate.low, estimate.high, estimate.confidence)
-    far = widening(attempt, estimate.confidence)
-    low = estimate.value - far * (estimate.value - estimate.low)
-    high = estimate.value + far * (estimate.high - estimate.value)
+    low, high = estimate.widened(widening(attempt, estimate.confidence))
     return LimitInterval(low, high, 1 - 2 * _tail(attempt, estimate.confidence))
 
 
@@ -699,7 +699,7 @@ def _people_factor(limit: Limit, estimate: Estimate, attempt: int) -> float:
         return math.nan
     value = _bound(estimate, "value", attempt)
     null = 0.0 if estimate.direction == "two_sided" else estimate.null
-    near = _bound(estimate, "significant", attempt)
+    near = _bound(estimate, "proven", attempt)
     is_leak = near < null if limit.at_most is None else near > null
     truths = [value] if is_leak else [value, null]
     additional = [_people_factor_if(truth, limit, estimate, attempt) - 1 for truth in truths]
@@ -713,7 +713,7 @@ def _people_factor_if(truth: float, limit: Limit, estimate: Estimate, attempt: i
 
     Infinite if no number decides.
     """
-    value, near, far = (_bound(estimate, bound, attempt) for bound in ("value", "significant", "conservative"))
+    value, near, far = (_bound(estimate, bound, attempt) for bound in ("value", "proven", "conservative"))
     distance = abs(limit.value - truth)
     if not (math.isfinite(truth) and distance > 0):
         return math.inf
@@ -743,29 +743,46 @@ def _factor_for_evidence(outcome: LimitOutcome) -> float:
     return max((missed / (largest_leak - outcome.tolerance)) ** 2, factor_for_width)
 
 
+def _smallest_share(estimate: Estimate, tolerance: float) -> float:
+    """Return the smallest share that is proven to be above the tolerance with a probability of 95 %.
+
+    The share p solves p = t + k sqrt(p (1 - p) / n). Here t is the limit, n the number of people, and k the sum of the
+    normal quantiles of the confidence level and of the probability.
+
+    Args:
+        estimate: A share. Its confidence level counts.
+        tolerance: Distance of the limit from the value without a leak.
+
+    Returns:
+        The share as a distance from the value without a leak. 0: not known.
+    """
+    n = estimate.subjects
+    limit = estimate.null + tolerance
+    if not (0 <= limit < 1 and n > 0 and 0 < estimate.confidence < 1):
+        return 0.0
+    normal = NormalDist()
+    squared = (normal.inv_cdf((1 + estimate.confidence) / 2) + normal.inv_cdf(_FOUND)) ** 2
+    half = limit * n + squared / 2
+    share = (half + math.sqrt(half**2 - (n + squared) * n * limit**2)) / (n + squared)
+    return share - estimate.null
+
+
 def _range_width(estimate: Estimate) -> float:
-    """Return the width of the range of a share or, if the null is 0, of a difference of shares."""
+    """Return the largest possible width of an interval: 1 for shares, 2 for differences of shares, whose null is 0."""
     return 2 if estimate.null == 0 else 1
 
 
 def _bound(estimate: Estimate, bound: Bound, attempt: int) -> float:
     """Return the number that ``bound`` selects; for two-sided statistics, its distance from the null."""
-    far = widening(attempt, estimate.confidence) if estimate.measures == "release" else 1.0
+    low, high = estimate.widened(widening(attempt, estimate.confidence) if estimate.measures == "release" else 1.0)
     if estimate.direction == "two_sided":
-        up = estimate.value - estimate.null + far * (estimate.high - estimate.value)
-        down = estimate.null - estimate.value + far * (estimate.value - estimate.low)
         numbers: dict[Bound, float] = {
-            "conservative": max(up, down),
-            "significant": max(estimate.low - estimate.null, estimate.null - estimate.high),
+            "conservative": max(high - estimate.null, estimate.null - low),
+            "proven": max(estimate.low - estimate.null, estimate.null - estimate.high),
             "value": abs(estimate.value - estimate.null),
         }
-        return numbers[bound]
-    riskier, safer = estimate.high, estimate.low
-    if estimate.direction == "lower_is_riskier":
-        riskier, safer = safer, riskier
-    numbers = {
-        "conservative": estimate.value + far * (riskier - estimate.value),
-        "significant": safer,
-        "value": estimate.value,
-    }
+    elif estimate.direction == "lower_is_riskier":
+        numbers = {"conservative": low, "proven": estimate.high, "value": estimate.value}
+    else:
+        numbers = {"conservative": high, "proven": estimate.low, "value": estimate.value}
     return numbers[bound]

@@ -156,7 +156,7 @@ MUTATIONS = [
     Mutation(
         "limits on lower bounds ignored",
         "policy.py",
-        "attempt) for limit in self.limits]", 'attempt) for limit in self.limits if limit.bound != "significant"]',
+        "attempt) for limit in self.limits]", 'attempt) for limit in self.limits if limit.bound != "proven"]',
         ("test_policy.py",),
     ),
     Mutation(
@@ -166,7 +166,8 @@ MUTATIONS = [
     ),
     Mutation(
         "the far side of a two-sided statistic ignored",
-        "policy.py", '"conservative": max(up, down),', '"conservative": up,',
+        "policy.py",
+        '"conservative": max(high - estimate.null, estimate.null - low),', '"conservative": high - estimate.null,',
         ("test_policy.py",),
     ),
     Mutation(
@@ -177,7 +178,7 @@ MUTATIONS = [
     ),
     Mutation(
         "too few subjects are enough",
-        "policy.py", "if lacking > 0:", "if False:",
+        "policy.py", "if has_too_few:", "if False:",
         ("test_policy.py",),
     ),
     Mutation(
@@ -188,7 +189,7 @@ MUTATIONS = [
     ),
     Mutation(
         "further attempts are judged as the first",
-        "policy.py", "far = widening(attempt, estimate.confidence) if", "far = widening(1, estimate.confidence) if",
+        "policy.py", "widened(widening(attempt, estimate.confidence) if", "widened(widening(1, estimate.confidence) if",
         ("test_policy.py",),
     ),
     Mutation(

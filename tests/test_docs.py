@@ -495,10 +495,17 @@ folders, each of which can be elsewhere:
 | `releases` | published tables | `--releases` | `releases` | `PRIVACY_ASSETS_RELEASES` |
 | `trusted_keys` | public keys whose signatures count | | `trusted_keys` | `PRIVACY_ASSETS_TRUSTED_KEYS` |
 
-The option or setting comes first, then a home that was named, then the environment; only for trusted keys the
-environment comes before the home. Commands and Airflow read the first two variables, Dagster those that the code names.
-If `releases` alone is named, commands and Airflow use the folders next to it. Settings are not templates: `{{` or `{%`
-in one is an error.
+For each folder, the first value that is set counts. "The home" is the one that an option or setting names:
+
+| folder | first | second | third | otherwise |
+|---|---|---|---|---|
+| `private` | option or setting | `private` in the home | environment | `private` next to the releases |
+| `releases` | option or setting | `releases` in the home | environment | the default home (Airflow: error) |
+| `trusted_keys` | setting | environment | `trusted_keys` in the home | `trusted_keys` next to the releases |
+
+Dagster does not read the variables of `private` and `releases`: without a setting and a home, both are in
+`DAGSTER_HOME`, unless your code passes them. If the releases are in an object store, nothing next to them is used: set
+the private folder or a home, and the trusted keys. Settings are not templates: `{{` or `{%` in a setting is an error.
 
 Other values come from these variables:
 

@@ -46,8 +46,8 @@ NONE = (math.nan, math.nan, math.nan)
         (Limit("m.f", 0.3105), (0.1, 0.2, 0.3), {}, "pass", ""),
         (Limit("m.f", 0.3104), (0.1, 0.2, 0.3), {}, "undecided", "up to 0.3105 cannot be excluded"),
         (Limit("m.f", 0.0999), (0.1, 0.2, 0.3), {}, "fail", "above the limit"),
-        (Limit("m.f", 0.1, bound="significant"), (0.1, 0.2, 0.3), {}, "pass", ""),
-        (Limit("m.f", 0.09, bound="significant"), (0.1, 0.2, 0.3), {}, "fail", ""),
+        (Limit("m.f", 0.1, bound="proven"), (0.1, 0.2, 0.3), {}, "pass", ""),
+        (Limit("m.f", 0.09, bound="proven"), (0.1, 0.2, 0.3), {}, "fail", ""),
         (Limit("m.f", 0.2, bound="value"), (0.1, 0.2, 0.3), {}, "pass", ""),
         (Limit("m.f", 0.19, bound="value"), (0.1, 0.2, 0.3), {}, "fail", ""),
         (Limit("m.f", at_least=60), (61, 70, 80), LOWER, "pass", ""),
@@ -62,7 +62,7 @@ NONE = (math.nan, math.nan, math.nan)
         (Limit("m.f", 0.1), (-0.1, 0.0, 0.05), BLIND, "pass", ""),  # the detectable size does not matter
         (Limit("m.f", 0.1), (0.2, 0.3, 0.4), {**BLIND, "subjects": 1}, "fail", ""),  # but a significant leak fails
         (Limit("m.f", 0.2), (0.25, 0.3, 0.3), GATE, "undecided", "the evaluation is too weak here"),
-        (Limit("m.f", 0.2, bound="significant"), (0.25, 0.3, 0.3), GATE, "undecided",
+        (Limit("m.f", 0.2, bound="proven"), (0.25, 0.3, 0.3), GATE, "undecided",
          "the evaluation is too weak here"),
         (Limit("m.f", 0.2, bound="value"), (0.25, 0.3, 0.3), GATE, "undecided", "the evaluation is too weak here"),
         (Limit("m.f", 0.3), (0.25, 0.3, 0.3), GATE, "pass", ""),  # no interval is widened
@@ -111,7 +111,7 @@ def test_no_interval_with_a_missing_number_passes(
 
 
 @pytest.mark.parametrize(
-    ("subjects", "significant", "status"),
+    ("subjects", "proven", "status"),
     [(29, False, "undecided"), (30, False, "pass"), (29, True, "fail"), (30, True, "fail")],
 )
 @pytest.mark.parametrize("bound", get_args(Bound))
@@ -138,7 +138,7 @@ def test_with_too_few_subjects_only_a_significant_leak_decides(
 def test_two_limits_on_one_statistic_are_evaluated_by_their_own_bounds(
     low: float, high: float, statuses: tuple[str, str], verdict: str
 ) -> None:
-    limits = (Limit("m.f", at_most=0.04), Limit("m.f", at_most=0.01, bound="significant"))
+    limits = (Limit("m.f", at_most=0.04), Limit("m.f", at_most=0.01, bound="proven"))
     judged = Policy(limits).judge({"m": MetricResult("m", (Estimate("f", (low + high) / 2, low, high, 50, 50),))})
     assert tuple(outcome.status for outcome in judged.outcomes) == statuses
     assert judged.status == verdict
@@ -154,8 +154,8 @@ def test_what_was_not_measured_never_passes() -> None:
 
 @pytest.mark.parametrize(
     ("low", "high", "bound", "measured"),
-    [(-0.4, 0.1, "conservative", 0.4261385), (-0.1, 0.4, "conservative", 0.4261385), (0.2, 0.4, "significant", 0.2),
-     (-0.4, -0.2, "significant", 0.2),     (-0.1, 0.1, "significant", -0.1)],
+    [(-0.4, 0.1, "conservative", 0.4261385), (-0.1, 0.4, "conservative", 0.4261385), (0.2, 0.4, "proven", 0.2),
+     (-0.4, -0.2, "proven", 0.2),     (-0.1, 0.1, "proven", -0.1)],
 )  # fmt: skip
 def test_two_sided_statistics_count_both_directions(low: float, high: float, bound: str, measured: float) -> None:
     limit = Limit("m.f", 1.0, bound=bound)  # type: ignore[arg-type]
@@ -212,7 +212,7 @@ def test_each_attempt_is_judged_more_strictly(attempt: int, status: str) -> None
     judged = Policy((Limit("m.f", at_most=0.24),)).judge(results, attempt)
     assert judged.status == status
     assert ("attempt" in judged.outcomes[0].reason) == (attempt > 1)
-    significant = Policy((Limit("m.f", at_most=0.05, bound="significant"), Limit("m.f", at_most=0.1, bound="value")))
+    significant = Policy((Limit("m.f", at_most=0.05, bound="proven"), Limit("m.f", at_most=0.1, bound="value")))
     assert significant.judge(results, attempt).status == "pass"  # only the conservative bound moves
 
 
@@ -522,7 +522,7 @@ def test_a_policy_in_python_that_is_none_is_an_error(given: object) -> None:
 
 def test_every_limit_is_judged_whatever_its_bound() -> None:
     policy = default_policy()
-    assert {limit.bound for limit in policy.limits} >= {"conservative", "significant"}
+    assert {limit.bound for limit in policy.limits} >= {"conservative", "proven"}
     assert [outcome.limit for outcome in policy.judge({}).outcomes] == list(policy.limits)
 
 

@@ -91,13 +91,13 @@ def _show(table: ResolvedTable, found: Sequence[Rehearsed]) -> None:
 
 
 def _line(one: Rehearsed, utility: Sequence[str]) -> list[str]:
-    from privacy_assets.report.words import LABELS, clean, interval, limit_symbol, number
+    from privacy_assets.report.words import clean, interval, limit_symbol, number
     from privacy_assets.tables.schema import yaml_text
 
     tried = ", ".join(f"{name}={yaml_text(value)}" for name, value in one.tried.items())
     label, verdict, strongest = clean(tried) or "as in the table", one.report.verdict, one.strongest
     passed = "pass with margin" if one.margin else "pass, no margin"
-    named = passed if verdict == "pass" else LABELS[verdict]
+    named = passed if verdict == "pass" else verdict
     line = [label, named, strongest.limit.key, interval(strongest.estimate), limit_symbol(strongest.limit)]
     useful = dict(one.report.utility)
     return line + [f"{number(useful[x].value)} (real {number(useful[x].null)})" if x in useful else "" for x in utility]

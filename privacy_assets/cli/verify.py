@@ -31,7 +31,7 @@ from privacy_assets.errors import ConfigError
 from privacy_assets.infra.objects import Location, location
 from privacy_assets.policy import SHIPPED, title_of
 from privacy_assets.report.text import aligned
-from privacy_assets.report.words import LABELS, NOTHING, clean, limit_symbol, number, sentence
+from privacy_assets.report.words import NOTHING, clean, limit_symbol, number, sentence
 from privacy_assets.version import ENGINE_VERSION
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ def _warnings(found: Verification) -> list[str]:
 
 def _limits(found: Verification) -> list[str]:
     """Return one aligned line per limit with its status, without measured numbers."""
-    limits = [(outcome.limit, LABELS[outcome.status]) for outcome in found.outcomes]
+    limits = [(outcome.limit, outcome.status) for outcome in found.outcomes]
     rows = [(clean(x.statistic, 60), x.bound, limit_symbol(x), status) for x, status in limits]
     return aligned([("statistic", "bound", "limit", "verdict"), *rows])
 

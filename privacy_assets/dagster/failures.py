@@ -56,13 +56,13 @@ def error_text(error: Exception) -> str:
 
 def _metadata(error: Exception) -> dict[str, Any]:
     """Return the limits that do not hold, without measured numbers, because readers of alerts see them."""
-    from privacy_assets.report.words import LABELS, sentence
+    from privacy_assets.report.words import sentence
 
     stays = "the previous release, if there is one; this table was not published"
     if not outcome_known(error):
         stays = "unknown: this table may have been published"
     outcomes = error.outcomes if isinstance(error, PolicyNotMet) else ()
-    limits = {x.limit.key: f"{LABELS[x.status]}. {sentence(x.limit.advice)}" for x in outcomes}
+    limits = {x.limit.key: f"{x.status}. {sentence(x.limit.advice)}" for x in outcomes}
     return {"current release": stays, **{key: dg.MetadataValue.text(text.strip()) for key, text in limits.items()}}
 
 

@@ -159,7 +159,7 @@ def report_metadata(report: Report) -> dict[str, Any]:
     Therefore the measured number with a symbol of its verdict comes first, then the limit and its name.
     """
     from privacy_assets.report.svg import drawn_number
-    from privacy_assets.report.words import LABELS, NOTHING, clean, limit_symbol, number
+    from privacy_assets.report.words import NOTHING, clean, limit_symbol, number
 
     scores = report.gretel_scores
     outcomes = sorted(report.policy_verdict.outcomes, key=lambda outcome: WORST_FIRST.index(outcome.status))
@@ -181,19 +181,18 @@ def report_metadata(report: Report) -> dict[str, Any]:
         "report": dg.MetadataValue.md(f"```text\n{report.to_text()}\n```"),
         "Gretel's grades": grades or NOTHING,
         **_plotted({name: score for name, (score, _) in scores.items()}),
-        **{f"limits: {LABELS[one]}": sum(x.status == one for x in outcomes) for one in reversed(WORST_FIRST)},
+        **{f"limits: {one}": sum(x.status == one for x in outcomes) for one in reversed(WORST_FIRST)},
     }
 
 
 def verdict_line(report: Report) -> str:
     """Return verdict, number of limits with it, and causes, for example ``fail: 3 of 28 limits, copied rows``."""
-    from privacy_assets.report.words import LABELS
 
     outcomes, verdict = report.policy_verdict.outcomes, report.policy_verdict.status
     told = f"{sum(x.status == verdict for x in outcomes)} of {len(outcomes)} limits"
     if report.remembered and verdict != "fail":
         told = "these rows failed before"
-    return ", ".join([f"{LABELS[report.verdict]}: {told}", *(one["cause"] for one in report.advice)])
+    return ", ".join([f"{report.verdict}: {told}", *(one["cause"] for one in report.advice)])
 
 
 def limit_metadata(outcome: LimitOutcome, advised: Sequence[Mapping[str, Any]] | None = None) -> dict[str, Any]:

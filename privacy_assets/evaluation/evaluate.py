@@ -59,7 +59,7 @@ TableLike = Any  # path or dataframe (pandas, polars, DuckDB, Arrow, ...), see l
 MetricsLike = str | Iterable[str] | Mapping[str, Mapping[str, Any] | None]  # names, or settings by name
 _COPIED_PEOPLE = 2_000  # people of train in the verbatim copy that shows whether a limit can fail
 _BY_CHANCE = 1e-6  # probability of an overlap of train and an unseen holdout below which it is an error
-_EQUAL_ROWS = "Equal rows of a table count as one person, because equal rows are never in two of the real tables."
+_EQUAL_ROWS = "Equal rows of one table count as the same person."
 
 
 @redact_foreign_errors
@@ -171,7 +171,7 @@ def evaluate(
         known = inputs.subjects.get("train")
         people = len(inputs.train) if known is None else len(np.unique(known))
         if known is None and int(inputs.subject_codes("train").max(initial=-1)) + 1 < len(inputs.train):
-            inputs = replace(inputs, notes=(*inputs.notes, _EQUAL_ROWS))
+            inputs = replace(inputs, notes=_with_equal_rows(inputs.notes))
         if in_force and (doubt := size_warning(in_force, people)):
             report(doubt)
         if tuned is not False:
@@ -351,6 +351,15 @@ def _notes(frames: Mapping[str, Frame], subject: str | None, declared: Declared,
             " before publication."
         )
     return tuple(found)
+
+
+def _with_equal_rows(notes: Sequence[str]) -> tuple[str, ...]:
+    """Return the notes with an exception to the rule that each row counts as one person."""
+    rule = people_note(None)
+    exception = f"{rule[:-1]}, except that equal rows of one table count as the same person."
+    if rule in notes:
+        return tuple(exception if note == rule else note for note in notes)
+    return (*notes, _EQUAL_ROWS)
 
 
 def people_note(subject: str | None) -> str:

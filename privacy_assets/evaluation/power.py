@@ -34,7 +34,7 @@ from privacy_assets.metrics.registry import METRICS, default_metrics
 from privacy_assets.policy import SHIPPED, WORST_FIRST, LimitOutcome, Policy, Status
 from privacy_assets.report.advice import narrow_advice, wants_input
 from privacy_assets.report.text import aligned
-from privacy_assets.report.words import LABELS, clean, limit_symbol, number
+from privacy_assets.report.words import clean, limit_symbol, number
 from privacy_assets.stats.estimates import Estimate, to_jsonable
 from privacy_assets.tables.canonical import canonical_table
 from privacy_assets.tables.column import row_ids
@@ -128,7 +128,7 @@ class PowerAnalysis:
             name = clean(worst.limit.statistic, 60) + (
                 "" if worst.limit.bound == "conservative" else f" ({worst.limit.bound})"
             )
-            ended = ", ".join(f"{LABELS[status]} {counts[status]}" for status in WORST_FIRST if counts[status])
+            ended = ", ".join(f"{status} {counts[status]}" for status in WORST_FIRST if counts[status])
             rows.append((name, limit_symbol(worst.limit), ended, "" if worst.passed else clean(worst.reason)))
         lines += ["", self.summary]
         narrow = narrow_advice(chain.from_iterable(draw.outcomes for draw in self.draws))

@@ -38,7 +38,7 @@ GRADES = ("", "undecided", "pass", "fail")  # a further verdict on the same rows
 _STATE, _WHAT = "state", "log of a table"
 _TRIES = 1000  # maximum number of attempts if other processes take the next number
 _SIDES = ("statistic", "bound", "at_most", "at_least")
-_STRICTNESS = ("significant", "value", "conservative")  # the last exceeds a limit whenever an earlier one does
+_STRICTNESS = ("proven", "value", "conservative")  # the last exceeds a limit whenever an earlier one does
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Question = Literal["copies", "singling out", "linking", "inference", "membership", "values"]
 Cause = Literal[
-    "copied rows", "over-fitting", "rare values", "members avoided", "identifiers", "foreign values",
+    "copied rows", "over-fitting", "rare values", "members avoided", "identifiers", "values of no real row",
     "values of one person", "earlier releases", "poor fit", "too few people", "narrow table", "different holdout",
     "seen holdout", "few tests",
 ]  # fmt: skip

@@ -261,9 +261,9 @@ _EVALUATED = (
 )
 _TEXT = {
     "exact": "copies of training rows",
-    "jittered": "copies of training rows with slightly changed numbers",
-    "resampled": "copies of training rows with one cell of each replaced",
-    "rare": "changed copies of the rows of unusual people",
+    "jittered": "copies with slightly changed numbers",
+    "resampled": "copies with one changed cell in each",
+    "rare": "changed copies of unusual people",
 }
 _SEEN = 0.95  # required detection probability of the stated leak
 _CREDIBLE = 0.9

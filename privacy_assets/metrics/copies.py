@@ -344,28 +344,28 @@ class Copies(Metric):
             "copied_share",
             "Share of people in the training data whose own row is in the release, minus the share expected by chance.",
             "two_sided",
-            leak="that copies the rows of {share} of the people in the training data{people}",
+            leak="it copied the rows of {share} of the people in the training data{people}",
         ),
         StatisticSpec(
             "changed_share",
             "Share of people in the training data whose own row is in the release with at most two cells changed,"
             " minus the share expected by chance.",
             "two_sided",
-            leak="that copies the rows of {share} of the people in the training data{people}, with at most two cells"
-            " changed,",
+            leak="it copied the rows of {share} of the people in the training data{people} with at most two cells"
+            " changed",
         ),
         StatisticSpec(
             "partial_advantage",
             "Advantage of an attacker who calls people members if they share rare values with a released row.",
             "two_sided",
-            leak="that gives an attacker an advantage of {share} from shared rare values",
+            leak="rare values gave an attacker an advantage of {share}",
         ),
         StatisticSpec(
             "repeated_share",
             "Share of released rows that are three or more equal rows, where at most ten people have this row and one"
             " of them is in the training data, minus the share expected by chance.",
             seen_in_copy=False,
-            leak="in which {share} of the released rows repeat a rare row of a person in the training data",
+            leak="{share} of the released rows repeated a rare row of a person in the training data",
         ),
     )
     default_limits: ClassVar[tuple[Limit, ...]] = (
@@ -377,27 +377,27 @@ class Copies(Metric):
         Limit(
             "copies.copied_share",
             at_most=0.003,
-            bound="significant",
+            bound="proven",
             source="significant at 95 %; see the lab report on leaks",
         ),
         Limit(
             "copies.changed_share",
             at_most=0.003,
-            bound="significant",
+            bound="proven",
             source="significant at 99.5 % over up to one and up to two changed cells jointly; see the lab report on "
             "leaks",
         ),
         Limit(
             "copies.partial_advantage",
             at_most=0.015,
-            bound="significant",
+            bound="proven",
             source="significant at 99.5 % over all tails jointly; tolerates trees with leaves of 100 people and "
             "Bayesian networks (exceeded in 2 of 82 releases of 15 tables; see the lab report on leaks)",
         ),
         Limit(
             "copies.repeated_share",
             at_most=0.005,
-            bound="significant",
+            bound="proven",
             source="significant at 95 %; see the lab report on leaks",
         ),
     )

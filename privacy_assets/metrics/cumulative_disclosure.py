@@ -102,27 +102,27 @@ class CumulativeDisclosure(Metric):
             "Share of people in the training data to whom a released row is close, minus the same share of"
             " held-out people whose rows are equally unusual.",
             "two_sided",
-            leak="that brings released rows close to {share} more of the people in the training data{people} than of"
+            leak="released rows were close to {share} more of the people in the training data{people} than of"
             " other people",
         ),
         StatisticSpec(
             "share",
             "Share of people in the training data to whom a released row is close, minus the share expected by chance.",
             "two_sided",
-            leak="that brings released rows close to {share} of the people in the training data{people}",
+            leak="released rows were close to {share} of the people in the training data{people}",
         ),
     )
     default_limits: ClassVar[tuple[Limit, ...]] = (
         Limit(
             "cumulative_disclosure.excess",
             at_most=0.025,
-            bound="significant",
+            bound="proven",
             source="significant at 95 %; see the lab report on nights",
         ),
         Limit(
             "cumulative_disclosure.share",
             at_most=0.05,
-            bound="significant",
+            bound="proven",
             source="significant at 95 %: a share of about 0.06 of 8,000 people; see the lab report on nights",
         ),
     )

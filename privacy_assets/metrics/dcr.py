@@ -355,7 +355,7 @@ class Dcr(Metric):
         StatisticSpec(
             "privacy_score",
             "Share of synthetic rows closer to training rows than chance allows.",
-            leak="that brings {share} of the released rows closer to people in the training data than chance does",
+            leak="{share} of the released rows were closer to people in the training data than by chance",
         ),
         StatisticSpec(
             "privacy_score_embedded",
@@ -377,7 +377,7 @@ class Dcr(Metric):
             " strongest evidence over all distances and tails.",
             "two_sided",
             embedded=True,
-            leak="that makes members {share} more frequent among the closest real rows than expected",
+            leak="members were {share} more frequent among the closest real rows than expected",
         ),
         IDENTICAL_EXCESS,
     )
@@ -391,7 +391,7 @@ class Dcr(Metric):
         Limit(
             "dcr.member_excess_any",
             at_most=0.25,
-            bound="significant",
+            bound="proven",
             source="significant at 99.5 % over all distances and tails jointly; tolerates trees with leaves of 50 rows "
             "(at most 0.19 in 400 splits of Adult and UK census)",
         ),

@@ -73,7 +73,7 @@ class HoldoutLeakage(Metric):
         Limit(
             "holdout_leakage.advantage_any",
             at_most=0.025,
-            bound="significant",
+            bound="proven",
             source="significant at 99.5 % over all scores and thresholds jointly; tolerates trees with leaves of 50 "
             "rows in one table (exceeded in 2 of 400 splits of Adult and UK census)",
         ),

@@ -181,7 +181,7 @@ class Linkability(Metric):
             "Share of people in the training data for whom two halves of the record are joined through the table,"
             " minus the same share of held-out people.",
             "two_sided",
-            leak="that links two halves of the records of {share} more of the people in the training"
+            leak="an attacker could link two halves of the record for {share} more of the people in the training"
             " data{people} than of other people",
         ),
         StatisticSpec(
@@ -193,7 +193,7 @@ class Linkability(Metric):
         Limit(
             "linkability.excess",
             at_most=0.02,
-            bound="significant",
+            bound="proven",
             source="significant at 95 %; see the lab report on leaks",
         ),
     )

@@ -183,21 +183,21 @@ class ValueDisclosure(Metric):
         StatisticSpec(
             "foreign_cells",
             "Share of cells, in the worst column, whose value no real row has.",
-            leak="in which {share} of the cells of a column have a value that no real row has",
+            leak="{share} of the cells of a column had a value that no real row has",
         ),
         StatisticSpec(
             "generated_excess",
             "Share of people in the training data whose text or identifier is in a generated column, minus the same"
             " share of held-out people.",
             "two_sided",
-            leak="that publishes the text or identifier of {share} of the people in the training data{people}",
+            leak="it published the text or identifier of {share} of the people in the training data{people}",
         ),
         StatisticSpec(
             "own_values",
             "Share of people in the training data with a value that no other person has and that is in the release,"
             " minus the same share of held-out people.",
             "two_sided",
-            leak="that publishes a value of {share} of the people in the training data{people} that no other person"
+            leak="it published, for {share} of the people in the training data{people}, a value that no other person"
             " has",
         ),
     )
@@ -206,14 +206,14 @@ class ValueDisclosure(Metric):
         Limit(
             "value_disclosure.own_values",
             at_most=0.005,
-            bound="significant",
+            bound="proven",
             source="significant at 99 % over all columns jointly; refuses no fresh rows"
             " (0 of 118 releases of 47 tables; see the lab report on rare values)",
         ),
         Limit(
             "value_disclosure.generated_excess",
             at_most=0.0,
-            bound="significant",
+            bound="proven",
             source="significant at 99 % by an exact interval, without tolerance",
         ),
     )
@@ -221,7 +221,7 @@ class ValueDisclosure(Metric):
     question: ClassVar[Question | None] = "values"
     seen_in_copy: ClassVar[bool] = False  # a copy has no foreign values, and no rare ones where the pipeline made train
     causes: ClassVar[Causes] = Causes(
-        "foreign values", {"generated_excess": "identifiers", "own_values": "values of one person"}
+        "values of no real row", {"generated_excess": "identifiers", "own_values": "values of one person"}
     )
     generated_column_statistics: ClassVar[tuple[str, ...]] = ("generated_excess",)
 

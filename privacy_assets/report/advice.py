@@ -137,7 +137,7 @@ _STRONGER_TREES = Action(
     lambda known: bool(known.stronger),
 )
 _PIPELINE = Action(
-    f"Let the pipeline make the table with a shipped generator (generator: {_TREES}): use privacy-assets run, Dagster"
+    f"Let the pipeline make the table with a built-in generator (generator: {_TREES}): use privacy-assets run, Dagster"
     " or Airflow",
     "the pipeline rounds fine numbers and replaces rare values before training",
     lambda known: not known.by_pipeline,
@@ -195,13 +195,13 @@ ADVICE: dict[str, Advice] = {  # by cause
         "The table contains values that only one person of the training data has. The report lists the columns.",
         (_ROUND, _PIPELINE, _DROP),
     ),
-    "foreign values": Advice(
-        "Cells contain values that no real row has, which could encode arbitrary information.",
+    "values of no real row": Advice(
+        "Cells contain values that no real row has. Any information about real people could be hidden in them.",
         (
             Action("Use only values of real rows", "none, other categories do not exist in the data"),
             Action(
                 "Declare additional allowed values of the column (data: {allowed_values: {column: [value, value]}})",
-                "none",
+                "someone must check that they disclose nothing",
             ),
         ),
     ),
@@ -238,7 +238,7 @@ ADVICE: dict[str, Advice] = {  # by cause
                 "they tolerate larger leaks",
                 lambda known: known.policy == "default" and known.size("train") in _SMALL,
             ),
-            Action("Evaluate more people ({people})", "more data"),
+            Action("Use more people for training and comparison ({people})", "more data"),
         ),
     ),
     "narrow table": Advice(
@@ -250,7 +250,7 @@ ADVICE: dict[str, Advice] = {  # by cause
                 "it tolerates larger leaks",
                 lambda known: known.policy == "default" and known.upper_share < _SMALL_SHARE,
             ),
-            Action("Evaluate more people, which helps less ({people})", "more data"),
+            Action("Use more people for training and comparison, which helps less ({people})", "more data"),
         ),
     ),
     "different holdout": Advice(

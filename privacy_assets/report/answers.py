@@ -18,9 +18,9 @@ from typing import Any, Literal
 
 from privacy_assets.metrics.base import Question
 from privacy_assets.metrics.registry import METRICS, statistic_specs
-from privacy_assets.policy import WORST_FIRST, LimitOutcome, Status
+from privacy_assets.policy import WEAK_MULTIPLE, WORST_FIRST, LimitOutcome, Status
 from privacy_assets.report.advice import MATCHED, cause_of
-from privacy_assets.report.words import clean, interval, number, percent, percent_interval, two_digits
+from privacy_assets.report.words import clean, interval, number, percent, percent_interval, sentence, two_digits
 from privacy_assets.stats.estimates import Estimate, MetricResult
 
 AnswerStatus = Status | Literal["not_limited", "not_tested"]
@@ -33,7 +33,7 @@ TITLES: dict[Question, str] = {
     "membership": "Can a person be recognized as a member of the training data?",
     "values": "Does the table contain values that only one person has?",
 }
-_GATE, _OTHER = "Would this evaluation have detected a leak?", "Other statistics"
+_GATE, _OTHER = "Would this evaluation have detected copied rows?", "Other statistics"
 SMALL_LEAK = "A small leak, within the tolerance"
 # A leak is certain if an interval of this level, jointly over the statistics of all questions, does not reach the value
 # without a leak. At this level for each question alone, 8 of 176 releases of fresh rows show a leak by chance.
@@ -46,7 +46,7 @@ _WORDS: dict[AnswerStatus, str] = {
     "not_tested": "Not tested",
 }
 _OF_ROWS = ("copies", "singling out", "linking", "membership")  # questions about whole rows
-_UNKNOWN = "foreign values"  # such cells could encode private rows, but need not
+_UNKNOWN = "values of no real row"  # such cells could encode private rows, but need not
 _WORDS_OF_GATE: dict[AnswerStatus, str] = {"pass": "Yes", "fail": "No", "undecided": "Not shown"}
 _WORDS_OF_OTHER: dict[AnswerStatus, str] = {"pass": "Within limits", "fail": "Broken"}
 
@@ -234,6 +234,8 @@ def _answer(group: str, title: str, outcomes: list[LimitOutcome], evidence: Evid
         statement = _statement(status, strongest, leaks, of_group, evidence.sizes)
         if word == SMALL_LEAK:
             statement = _small_leak(outcomes, evidence.sizes)
+        if word == _WORDS["fail"] and _has_unknown_values(outcomes):
+            statement += " The table also contains values that no real row has."
         is_explained = evidence.has_copies and group != "copies"  # by the columns at the first question
         if status == "fail" and group in _OF_ROWS and not is_explained:
             statement += _source(evidence.results)
@@ -273,6 +275,11 @@ def _word(status: AnswerStatus, outcomes: Sequence[LimitOutcome], leaks: str) ->
         return "No, by the threshold rule"
     # An exact limit alone, such as on values of no real row, states no leak that would have been found.
     return _WORDS[status] if leaks else _WORDS["undecided"]
+
+
+def _has_unknown_values(outcomes: Iterable[LimitOutcome]) -> bool:
+    """Return True if a limit on values of no real row is broken."""
+    return any(outcome.status == "fail" and cause_of(outcome) == _UNKNOWN for outcome in outcomes)
 
 
 def _certain(outcomes: Iterable[LimitOutcome]) -> list[LimitOutcome]:
@@ -316,8 +323,7 @@ def _is_beyond_chance(estimate: Estimate, level: float) -> bool:
     if 0 < estimate.confidence < 1:  # others can come from a metric of a third party
         normal = NormalDist()
         scale = normal.inv_cdf((1 + level) / 2) / normal.inv_cdf((1 + estimate.confidence) / 2)
-    low = estimate.value - scale * (estimate.value - estimate.low)
-    high = estimate.value + scale * (estimate.high - estimate.value)
+    low, high = estimate.widened(scale)
     is_above = low > estimate.null
     is_below = high < estimate.null
     return {
@@ -333,6 +339,8 @@ def _answer_on_detection(
     """Answer whether a leak would have been detected, in a few words and a sentence."""
     if status == "undecided" and evidence.verdict == "fail":
         return "Yes, it detected one", _reason(strongest)
+    if evidence.has_copies and strongest is None:
+        return "Yes, it found some", "Limits on copied rows are broken."
     if planted and strongest is None:
         return _planted_answer(evidence)
     return _WORDS_OF_GATE.get(status, _WORDS[status]), _reason(strongest)
@@ -359,14 +367,14 @@ def _statement(
     if strongest is None:
         return "The policy has no limit here."
     if status == "pass":
-        return leaks or f"Only this was tested. {_meaning_of(strongest)}: {percent_interval(strongest)}."
+        return leaks or f"Only this was tested: {_meaning_of(strongest)}. It is {percent_interval(strongest)}."
     if status == "undecided" and strongest.blind:
         return _without_evidence(strongest, sizes)
     if status == "undecided" and strongest.has_too_few_people:
         return "There are too few people for this attack."
     if status == "fail" and strongest.estimate is not None and strongest.estimate.measurable:
         people = sizes.people(strongest.estimate.value) if _is_of_people(strongest) else ""
-        return f"{_meaning_of(strongest)}: {percent_interval(strongest, people)}."
+        return f"{percent_interval(strongest, people)}: {_meaning_of(strongest)}."
     return strongest.reason
 
 
@@ -376,7 +384,10 @@ def _without_evidence(outcome: LimitOutcome, sizes: Sizes) -> str:
         return "The limits give no evidence: on this table, even a full copy of train stays within them."
     if outcome.finds_no_leak:
         return "This attack could not find any leak, because there are too few people."
-    return f"This attack is weak, because there are too few people. {leak_sentence(outcome, sizes, only=True)}"
+    return (
+        f"There are too few people for this attack. {leak_sentence(outcome, sizes, only=True)} This is more than"
+        f" {WEAK_MULTIPLE} times what the policy tolerates."
+    )
 
 
 def _is_of_people(outcome: LimitOutcome) -> bool:
@@ -386,9 +397,12 @@ def _is_of_people(outcome: LimitOutcome) -> bool:
 
 
 def _meaning_of(outcome: LimitOutcome) -> str:
-    """Return the meaning of the limited statistic without a period, or its name if it is not known."""
+    """Return the meaning of the limited statistic in lower case without a period, or its name if it is not known."""
     spec = statistic_specs().get(outcome.limit.statistic)
-    return outcome.limit.statistic if spec is None else spec.meaning.rstrip(".")
+    if spec is None:
+        return clean(outcome.limit.statistic, 60)
+    meaning = spec.meaning.rstrip(".")
+    return f"{meaning[0].lower()}{meaning[1:]}"
 
 
 def _source(results: Mapping[str, MetricResult]) -> str:
@@ -414,12 +428,17 @@ def _planted(evidence: Evidence, group: str) -> str:
 
     They name the kind that is easiest to find and the kind that is hardest to find.
     """
-    shares = _planted_shares(evidence, group)
+    shares = sorted(_planted_shares(evidence, group))
     if not shares:
         return ""
-    easiest, *others = [_planted_kind(share, what, evidence.sizes) for share, what in sorted(shares)]
-    found = f"{easiest} would have been found."
-    return f"{found} The kind that is hardest to find: {others[-1]}." if others else found
+    share, what = shares[0]
+    size = _share_of_release(share, evidence.sizes)
+    found = f"{sentence(what)[:-1]} would have been found if they were at least {size}."
+    if len(shares) > 1:
+        share, what = shares[-1]
+        size = _share_of_release(share, evidence.sizes)
+        found += f" The kind that is hardest to find, {what}, would have been found at {size}."
+    return found
 
 
 def _planted_answer(evidence: Evidence) -> tuple[str, str]:
@@ -432,9 +451,8 @@ def _planted_answer(evidence: Evidence) -> tuple[str, str]:
         easiest, hardest = (f"{percent(share)} of the rows" for share in (shares[0], shares[-1]))
     else:
         easiest, hardest = (f"{evidence.sizes.n_people(share):,} people" for share in (shares[0], shares[-1]))
-    words = "As a test, copies of real rows were planted in this table. Copies"
-    found = f"{words} of {hardest} broke a limit with 95 % probability, whatever the kind of copy"
-    found += "." if easiest == hardest else f"; of the kind that is easiest to find, copies of {easiest} did."
+    found = f"As a test, copies were planted in this table. Copies of {hardest} broke a limit with 95 % probability"
+    found += "." if easiest == hardest else f"; for the kind that is easiest to find, {easiest} were enough."
     return f"Yes, of {hardest} or more", f"{found} Smaller leaks can remain undetected."
 
 
@@ -452,20 +470,28 @@ def _planted_shares(evidence: Evidence, group: str) -> list[tuple[float, str]]:
     return shares
 
 
-def _planted_kind(share: float, what: str, sizes: Sizes) -> str:
-    """Return a planted leak, for example ``1.7 % copies of training rows (about 51 people)``."""
-    return f"{percent(share)} {what}{sizes.in_brackets(share * sizes.release_ratio)}"
+def _share_of_release(share: float, sizes: Sizes) -> str:
+    """Return a share of the released rows, for example ``1.7 % of the released rows (about 51 people)``."""
+    return f"{percent(share)} of the released rows{sizes.in_brackets(share * sizes.release_ratio)}"
 
 
 def _smallest_leak(outcomes: Sequence[LimitOutcome], sizes: Sizes) -> str:
-    """Return a sentence on the smallest leak that a limit would have found, in multiples of its tolerance, or ""."""
-    sentences = []
+    """Return a sentence on the smallest leak that the limits would have found, or "".
+
+    Statistics are compared by the smallest leak as a multiple of the tolerance, because their units differ.
+    """
+    smallest: dict[str, LimitOutcome] = {}  # by statistic
     for outcome in outcomes:
+        statistic = outcome.limit.statistic
         has_evidence = outcome.passed and not outcome.blind and not outcome.by_rule
-        if has_evidence and outcome.smallest_leak > 0 and math.isfinite(outcome.smallest_leak):
-            multiple = outcome.smallest_leak / max(outcome.tolerance, 1e-9)
-            sentences.append((multiple, leak_sentence(outcome, sizes)))
-    return min(sentences)[1] if sentences else ""
+        if not (has_evidence and 0 < outcome.smallest_leak < math.inf):
+            continue
+        if statistic not in smallest or outcome.smallest_leak < smallest[statistic].smallest_leak:
+            smallest[statistic] = outcome
+    if not smallest:
+        return ""
+    most_sensitive = min(smallest.values(), key=lambda outcome: outcome.smallest_leak / max(outcome.tolerance, 1e-9))
+    return leak_sentence(most_sensitive, sizes)
 
 
 def leak_sentence(outcome: LimitOutcome, sizes: Sizes = NO_SIZES, *, only: bool = False) -> str:
@@ -474,9 +500,9 @@ def leak_sentence(outcome: LimitOutcome, sizes: Sizes = NO_SIZES, *, only: bool 
     Args:
         outcome: Outcome of a limit on a statistic that was computed.
         sizes: Sizes of the tables.
-        only: Whether the sentence begins with "Only".
+        only: Whether the sentence states that no smaller leak would have been found.
     """
-    start_of_sentence = "Only a leak" if only else "A leak"
+    found_if = f"A leak would have been found {'only if' if only else 'if'}"
     estimate = outcome.estimate
     start = 0.0 if estimate is None or estimate.direction == "two_sided" else estimate.null
     if not math.isfinite(start):
@@ -485,10 +511,13 @@ def leak_sentence(outcome: LimitOutcome, sizes: Sizes = NO_SIZES, *, only: bool 
     spec = statistic_specs().get(outcome.limit.statistic)
     if spec is None or not spec.leak:
         name = clean(outcome.limit.statistic, 60)
-        return f"{start_of_sentence} of {number(outcome.smallest_leak)} in {name} would have been found."
+        return f"{found_if} it moves {name} by {number(outcome.smallest_leak)}."
     shown = two_digits(size, math.ceil)
     leak = spec.leak.replace("{share}", percent(shown)).replace("{people}", sizes.in_brackets(shown))
-    return f"{start_of_sentence} {leak} would have been found."
+    tolerated = ""
+    if outcome.smallest_leak > outcome.tolerance and not only:
+        tolerated = f" The policy tolerates {percent(start + outcome.tolerance)}."
+    return f"{found_if} {leak}.{tolerated}"
 
 
 def _not_tested(estimates: Mapping[str, Estimate], results: Mapping[str, MetricResult], group: str) -> Iterable[str]:

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from privacy_assets.metrics.policies import load_policy, policy_digest
 from privacy_assets.metrics.registry import METRICS, statistic_specs
-from privacy_assets.policy import LimitOutcome, Policy, Verdict, tally
+from privacy_assets.policy import SHIPPED, LimitOutcome, Policy, Verdict, tally
 from privacy_assets.report.advice import Protection
-from privacy_assets.report.answers import SMALL_LEAK, Answer
+from privacy_assets.report.answers import SMALL_LEAK, TITLES, Answer, question_of
 from privacy_assets.report.svg import Rows, as_number, draw, interval_svg, limit_words, shares_svg
 from privacy_assets.report.words import (
-    LABELS,
     NO_EVIDENCE,
     clean,
     interval,
@@ -38,7 +38,7 @@ DIRECTIONS = {
 }
 BOUNDS = {
     "conservative": "The whole interval must be within it.",
-    "significant": "Broken if the whole interval is beyond it.",
+    "proven": "Broken if the whole interval is beyond it.",
     "value": "The value must be within it.",
 }
 _UNLIMITED = "the default policy limits none of these statistics"
@@ -52,13 +52,17 @@ _SCOPE = (
     " attackers, groups too rare to occur in these tables, or what several releases disclose together, unless earlier"
     " releases were given."
 )
+NEXT_STEP_OF_PASS = (
+    "Decide whether leaks that are too small to be found are acceptable for the people in the training data, with these"
+    " recipients. A pipeline (privacy-assets run, Dagster or Airflow) publishes tables that pass, with a signed report."
+)
 _LONGEST_NOTE = 3_000  # characters: a list of 20 columns
 # Differences from real rows, in a similarity or an area under the curve.
 _CLOSE, _FAR_WORSE = 0.02, 0.1
 _ROLES = {
     "train": "training data",
-    "holdout": "held-out people",
-    "reference": "further people",
+    "holdout": "held-out data (other real people, for comparison)",
+    "reference": "further data (other real people)",
     "synthetic": "synthetic",
 }
 Entry = Mapping[str, Any]
@@ -80,7 +84,8 @@ class Page:
         answers: Questions, see :func:`answer_entry`.
         limits: Limits in the order of the policy, see :func:`limit_entry`.
         limit_advice: Keys of limits by their own advice.
-        advice: Advice by cause: "cause", "means", "limits" (keys) and "todo" (sentences).
+        advice: Advice by cause: "cause", "means", "limits" (keys), "explains" and "todo" (sentences).
+        next_step: What to decide if the table passes, or "".
         configuration: Protections, see :func:`protection_entry`.
         gretel_scores: Score and grade of the Data Privacy Score, its parts and the Privacy Configuration, by name.
             Scores that were not measured are absent.
@@ -105,6 +110,7 @@ class Page:
     limits: Sequence[Entry]
     limit_advice: Mapping[str, Sequence[str]]
     advice: Sequence[Entry]
+    next_step: str
     configuration: Sequence[Entry]
     gretel_scores: Mapping[str, tuple[str, str]]
     utility: Sequence[tuple[str, str, str]]
@@ -123,18 +129,18 @@ def headline(verdict: Verdict, policy: Policy | None, remembered: Sequence[str] 
     outcomes = verdict.outcomes
     counts = tally(outcomes)
     if verdict.status == "fail":
-        return f"{sentence(counts)[:-1]}: this table must not be published."
+        return f"{sentence(counts)} This table must not be published."
     if remembered:
         return (
             "These rows failed before, and rerunning with another seed or split cannot change that"
             f" ({clean('; '.join(remembered), 400)}). Create a new synthetic table."
         )
     if verdict.status == "undecided":
-        return f"No limit is broken, but {counts}: without this evidence, the table must not be published."
+        return f"No limit is broken, but {counts}. Until all are decided, this table must not be published."
     if policy.part_of is not None:
         return f"{sentence(counts)[:-1]}. {_part_of(policy)}, so evidence that the policy requires is missing."
     title = clean(policy.title, 90)
-    return f"{sentence(counts)[:-1]}: the evidence supports publishing this table under the policy “{title}”."
+    return f"{sentence(counts)} The evidence supports publishing this table under the policy “{title}”."
 
 
 def _part_of(policy: Policy) -> str:
@@ -153,7 +159,7 @@ def _listing(names: Sequence[str], most: int = 4) -> str:
     return ", ".join(names[:most]) + more
 
 
-def doubts(answered: Iterable[Answer], outcomes: Iterable[LimitOutcome]) -> list[str]:
+def doubts(answered: Sequence[Answer], outcomes: Sequence[LimitOutcome]) -> list[str]:
     """Return sentences on what the verdict does not cover: attacks that were not run, limits without evidence, scope.
 
     Args:
@@ -162,8 +168,11 @@ def doubts(answered: Iterable[Answer], outcomes: Iterable[LimitOutcome]) -> list
     """
     absent = list(dict.fromkeys(name for answer in answered if answer.main for name in answer.not_tested))
     metrics = [name for name in absent if "." not in name]
-    statistics = [name for name in absent if "." in name]
-    return [*_not_run(metrics), *_not_computed(statistics), *_without_evidence(outcomes), _SCOPE]
+    limited = {outcome.limit.statistic for outcome in outcomes}
+    n_statistics = sum("." in name and name not in limited for name in absent)
+    has_ranges = any("% confidence" in answer.statement for answer in answered if answer.main)
+    ranges = ["Each range has the confidence that its limit requires."] if has_ranges else []
+    return [*ranges, *_not_run(metrics), *_not_computed(n_statistics), *_without_evidence(outcomes), _SCOPE]
 
 
 def _not_run(metrics: Sequence[str]) -> Iterator[str]:
@@ -176,24 +185,26 @@ def _not_run(metrics: Sequence[str]) -> Iterator[str]:
         yield "Only the table was attacked. Attacks on the generator itself did not run."
 
 
-def _not_computed(statistics: Sequence[str]) -> Iterator[str]:
-    """Yield a sentence on statistics without a value."""
-    if len(statistics) == 1:
-        yield "1 further statistic could not be computed; the part for the data team states why."
-    if len(statistics) > 1:
-        yield f"{len(statistics)} further statistics could not be computed; the part for the data team states why."
+def _not_computed(n_statistics: int) -> Iterator[str]:
+    """Yield a sentence on statistics without a limit that have no value."""
+    why = "The part for the data team states why."
+    if n_statistics == 1:
+        yield f"1 statistic that the verdict does not use could not be computed. {why}"
+    if n_statistics > 1:
+        yield f"{n_statistics} statistics that the verdict does not use could not be computed. {why}"
 
 
 def _without_evidence(outcomes: Iterable[LimitOutcome]) -> Iterator[str]:
-    """Yield a sentence on limits that hold without evidence."""
-    n_blind = sum(outcome.passed and outcome.blind for outcome in outcomes)
-    marked = "The part for the data team marks"
-    if n_blind == 1:
-        yield f"1 limit that holds gives no evidence, because small leaks could not break it here. {marked} it."
-    if n_blind > 1:
+    """Yield a sentence on the limits of each question that hold without evidence, next to others with evidence."""
+    questions = Counter(
+        question_of(outcome.limit.statistic) for outcome in outcomes if outcome.passed and outcome.blind
+    )
+    titles = {str(question): title for question, title in TITLES.items()}
+    for question, count in questions.items():
+        limits = "1 limit gives" if count == 1 else f"{count} limits give"
         yield (
-            f"{n_blind} limits that hold give no evidence, because small leaks could not break them here."
-            f" {marked} them."
+            f"{limits} no evidence here, because small leaks could not break {'it' if count == 1 else 'them'}. Other"
+            f" limits answer the question: {titles.get(question, question)}"
         )
 
 
@@ -209,15 +220,18 @@ def file_facts(origin: Mapping[str, str], fingerprints: Mapping[str, str]) -> li
 def origin_facts(origin: Mapping[str, str], version: str) -> list[tuple[str, str]]:
     """Return date, user and version of an evaluation."""
     when = f"{origin['date']}, " if "date" in origin else ""
-    who = f", by the user {clean(origin['by'])}" if origin.get("by") else ""
+    who = f", under the computer account {clean(origin['by'])}" if origin.get("by") else ""
     return [("Evaluated", f"{when}privacy-assets {clean(version)}{who}")]
 
 
 def signing_facts(policy: Policy | None, signed: Mapping[str, str] | None, attempt: int) -> list[tuple[str, str]]:
     """Return date, release, policy and signing key."""
-    title = f"“{policy.title}” (checksum {policy_digest(policy)[:12]})" if policy else f"none: {_UNLIMITED}"
+    title = f"none: {_UNLIMITED}"
+    if policy is not None:
+        of_package = " of privacy-assets" if policy.name in SHIPPED else ""
+        title = f"“{policy.title}”{of_package} (checksum {policy_digest(policy)[:12]})"
     if signed is None:
-        unsigned = "none: an evaluation without publication; a release has a signed report of its own"
+        unsigned = "none: this evaluation published nothing, and a published table has its own signed report"
         return [("Policy", title), ("Signature", unsigned)]
     release = f"{signed['sha256'][:12]} (end of the release id, and start of the file's SHA-256)"
     return [
@@ -255,7 +269,7 @@ def limit_entry(outcome: LimitOutcome) -> Entry:
 def _label(outcome: LimitOutcome) -> str:
     if outcome.by_rule:
         return "by rule"
-    return NO_EVIDENCE if outcome.passed and outcome.blind else LABELS[outcome.status]
+    return NO_EVIDENCE if outcome.passed and outcome.blind else outcome.status
 
 
 def answer_entry(answer: Answer, results: Mapping[str, MetricResult], limits: Mapping[str, Entry]) -> Entry:
@@ -366,10 +380,20 @@ def filter_entry(generator: Mapping[str, Any] | None, results: Mapping[str, Metr
     }
 
 
-def advice_entry(advised: Entry) -> Entry:
-    """Return advice with cleaned keys of limits, and one sentence per action and its cost."""
+def advice_entry(advised: Entry, outcomes: Iterable[LimitOutcome]) -> Entry:
+    """Return advice with cleaned keys of limits, how many it explains, and one sentence per action and its cost.
+
+    Args:
+        advised: Advice on a cause.
+        outcomes: Outcomes of all limits.
+    """
     todo = [f"{action['what']}. Cost: {action['cost']}." for action in advised["todo"]]
-    return {**advised, "limits": [clean(key, 60) for key in advised["limits"]], "todo": todo}
+    statuses = [outcome.status for outcome in outcomes if outcome.limit.key in advised["limits"]]
+    n_broken = statuses.count("fail")
+    explained = n_broken or len(statuses)
+    explains = f"{explained} {'broken' if n_broken else 'undecided'} limit{'s' if explained > 1 else ''}"
+    limits = [clean(key, 60) for key in advised["limits"]]
+    return {**advised, "limits": limits, "explains": explains, "todo": todo}
 
 
 def protection_entry(protection: Protection, estimate: Callable[[str], Estimate | None]) -> Entry:
@@ -421,8 +445,13 @@ def size_facts(tables: Mapping[str, Mapping[str, int]], generator: Mapping[str, 
     return [("Tables", f"{', '.join(told)}; {columns} columns"), ("Generator", clean(name, 300))]
 
 
-def useful(utility: Sequence[tuple[str, Estimate]]) -> tuple[str, str]:
-    """Answer whether the table is useful, in a word and a sentence."""
+def useful(utility: Sequence[tuple[str, Estimate]], has_copies: bool) -> tuple[str, str]:
+    """Answer whether the table is useful, in a word and a sentence.
+
+    Args:
+        utility: Statistics of utility by name. The null is the value of real rows.
+        has_copies: Whether limits on copied rows are broken.
+    """
     if not utility:
         return "Not measured", "No metric compared the table with real rows."
     behind = max(estimate.null - estimate.value for _, estimate in utility)
@@ -433,7 +462,8 @@ def useful(utility: Sequence[tuple[str, Estimate]]) -> tuple[str, str]:
         )
     if behind > _CLOSE:
         return "Worse than real rows", "Its rows are less similar to real rows than real rows are to each other."
-    return "Like real rows", "Its rows are about as similar to real rows as real rows are to each other."
+    copied = " Copied rows are similar to real rows, too." if has_copies else ""
+    return "Like real rows", f"Its rows are about as similar to real rows as real rows are to each other.{copied}"
 
 
 def utility_text(utility: Iterable[tuple[str, Estimate]]) -> str:

@@ -28,6 +28,7 @@ from privacy_assets.report.advice import (
 from privacy_assets.report.answers import Answer, Sizes, answers
 from privacy_assets.report.html import notebook_html, page_html
 from privacy_assets.report.page import (
+    NEXT_STEP_OF_PASS,
     Page,
     advice_entry,
     answer_entry,
@@ -46,7 +47,7 @@ from privacy_assets.report.page import (
     utility_text,
 )
 from privacy_assets.report.text import COLUMNS, page_text
-from privacy_assets.report.words import LABELS, NOTHING, clean, interval, number
+from privacy_assets.report.words import NOTHING, clean, interval, number
 from privacy_assets.stats.estimates import Estimate, MetricResult, to_jsonable
 from privacy_assets.version import ENGINE_VERSION
 
@@ -135,7 +136,7 @@ class Report:
         """The verdict for readers."""
         if self.is_part and self.verdict == "pass":
             return "pass of a part"
-        return LABELS[self.verdict]
+        return self.verdict
 
     def estimate(self, name: str) -> Estimate | None:
         """Return a statistic, or None if it was not computed.
@@ -314,7 +315,8 @@ class Report:
             answers=[answer_entry(answer, self.results, limits) for answer in self.answers],
             limits=[*limits.values()],
             limit_advice=limit_advice(self.policy_verdict.broken),
-            advice=[advice_entry(one) for one in advised],
+            advice=[advice_entry(one, self.policy_verdict.outcomes) for one in advised],
+            next_step=NEXT_STEP_OF_PASS if self.verdict == "pass" else "",
             configuration=[
                 protection_entry(protection, self.estimate)
                 for protection in self.privacy_configuration
@@ -325,7 +327,7 @@ class Report:
                 for name, (score, level) in self.gretel_scores.items()
             },
             utility=[(name, interval(one), number(one.null)) for name, one in self.utility],
-            useful=useful(self.utility),
+            useful=useful(self.utility, has_copies=self.answers[0].status == "fail"),
             utility_text=utility_text(self.utility),
             filter=filter_entry(self.generator, self.results),
             sizes=[

@@ -15,7 +15,7 @@ from xml.sax.saxutils import escape
 
 from privacy_assets.metrics.base import CurvePlot, GradePlot, IntervalPlot, LevelPlot, Plot, SharePlot
 from privacy_assets.policy import LimitOutcome
-from privacy_assets.report.words import LABELS, clean, limit_interval, limit_symbol, measured_text, number
+from privacy_assets.report.words import clean, limit_interval, limit_symbol, measured_text, number
 
 Rows = Sequence[Mapping[str, Any]]
 Scale = Callable[[float], float]
@@ -64,7 +64,7 @@ def interval_svg(
 def limit_words(outcome: LimitOutcome) -> str:
     """Describe a limit in one line: verdict, number compared with the limit, value and interval."""
     held = f"{measured_text(outcome)}, limit {limit_symbol(outcome.limit)}"
-    return f"{LABELS[outcome.status]}: {held}; {limit_interval(outcome)}"
+    return f"{outcome.status}: {held}; {limit_interval(outcome)}"
 
 
 def interval_markdown(outcome: LimitOutcome) -> str:

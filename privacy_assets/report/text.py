@@ -126,7 +126,7 @@ def _statistics(page: Page, columns: int) -> list[str]:
 
 
 def _advice(page: Page, columns: int) -> list[str]:
-    lines = list[str]()
+    lines = _wrapped(page.next_step, columns) if page.next_step else []
     for advice, keys in page.limit_advice.items():
         lines += _wrapped(f"{', '.join(keys)}: {advice}", columns)
     for entry in page.advice:

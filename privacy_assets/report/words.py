@@ -11,7 +11,6 @@ from typing import Any
 from privacy_assets.policy import Limit, LimitOutcome, size_text
 from privacy_assets.stats.estimates import Estimate, decimal
 
-LABELS = {"pass": "pass", "fail": "fail", "undecided": "undecided"}
 NO_EVIDENCE = "no evidence"  # label of a limit that holds without evidence
 NOTHING = "–"
 NOT_MEASURED = "not measured"
@@ -143,7 +142,7 @@ def measured_text(outcome: LimitOutcome) -> str:
     if estimate is None or not math.isfinite(outcome.measured):
         return NOT_MEASURED
     has_interval = estimate.low < estimate.high
-    if outcome.limit.bound == "significant" and has_interval and outcome.proven == 0:
+    if outcome.limit.bound == "proven" and has_interval and outcome.proven == 0:
         return "no leak proven"
     return size_text(outcome.limit, estimate, outcome.limit.bound, outcome.measured)
 

@@ -59,6 +59,14 @@ class Estimate:
         """Whether value and both bounds are finite."""
         return all(math.isfinite(x) for x in (self.value, self.low, self.high))
 
+    def widened(self, factor: float) -> tuple[float, float]:
+        """Return both ends of the interval, moved to ``factor`` times their distance from the value.
+
+        Args:
+            factor: 1 leaves the ends where they are; less than 1 narrows the interval.
+        """
+        return self.value - factor * (self.value - self.low), self.value + factor * (self.high - self.value)
+
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-compatible mapping; NaN becomes None."""
         return {name: to_jsonable(getattr(self, name)) for name in self.__slots__ if name != "name"}
@@ -86,9 +94,9 @@ class StatisticSpec:
         embedded: Whether the value depends on the embedder.
         question: Question that the statistic answers. None: that of its metric.
         seen_in_copy: Whether it measures what a verbatim copy of train discloses. None: as its metric.
-        leak: Clause that describes a leak of a given size, after "a leak". It contains "{share}", which is replaced by
-            a percentage, and "{people}" if it is a share of the people in train, which is replaced by their number in
-            brackets. Empty: none.
+        leak: Clause that describes a leak of a given size, after "a leak would have been found if". "{share}" in it is
+            replaced by a percentage. "{people}", if it is a share of the people in train, is replaced by their number
+            in brackets. Empty: none.
     """
 
     name: str

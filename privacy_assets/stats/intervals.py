@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 CONFIDENCE = 0.95
-LEAK_CONFIDENCE = 0.995  # for statistics whose significant bound fails a release, so that false alarms are rare
+LEAK_CONFIDENCE = 0.995  # for statistics of which a proven leak fails a release, so that false alarms are rare
 MDE_QUANTILE = 0.995
 
 

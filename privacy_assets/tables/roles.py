@@ -216,6 +216,7 @@ _NO_IDS = re.compile(
     r"|steroid|humid|android|rapid|rigid|void|hemorrhoid)$",
     re.IGNORECASE,
 )
+_BY_CHANCE = 1e-6  # smallest probability of a coincidence
 _INTEGER = re.compile(r"-?\d+", re.ASCII)
 _FEW_SUBJECTS = 5  # minimum number of such identifiers in a column
 _SUBJECT_LENGTH = 4  # minimum number of characters of an identifier that is looked for in other columns
@@ -358,8 +359,8 @@ def check_subject_is_not_published(
     """Reject columns that contain identifiers of other people, such as the manager of an employee.
 
     These are columns of codes of which most distinct values occur in the subject column. Two kinds of integers are
-    exempt, because counts and amounts are often equal to an id by chance: short ones, and columns for which most of
-    the smaller numbers are ids as well, because people are numbered from 0 or 1 on.
+    exempt, because counts, amounts and years are often equal to an id by chance: short ones, and columns in which other
+    integers of this size would also be ids, because people are numbered from 0 or 1 on.
 
     Args:
         frames: Real tables without the subject column, by role.
@@ -379,20 +380,32 @@ def check_subject_is_not_published(
         for frame in frames.values():
             codes |= _codes_of(frame[name])
         n_people = sum(code in people for code in codes)
-        is_found = n_people >= max(_FEW_SUBJECTS, _ALONE * len(codes)) and not _are_numbered(people, codes)
+        is_found = n_people >= max(_FEW_SUBJECTS, _ALONE * len(codes)) and not _may_be_chance(people, codes, n_people)
         if name not in declared.new_values and is_found:
             what = f"most of its values are values of the subject {safe_repr(subject)}, which is never published"
             fix = f"leave it out ({_both_forms(None, [*declared.drop, name])})"
             raise InputError(what, where=", ".join(names[role] for role in frames), column=name, fix=fix)
 
 
-def _are_numbered(people: set[str], codes: set[str]) -> bool:
-    """Return whether the codes are integers, and most numbers from 0 to their median are identifiers of people."""
+def _may_be_chance(people: set[str], codes: set[str], n_people: int) -> bool:
+    """Return whether other integers of this size would also be identifiers of people.
+
+    Such integers are taken as spread from 0 to twice the median of the codes. Their share of identifiers is counted
+    twice, because amounts cluster.
+
+    Args:
+        people: Identifiers of people.
+        codes: Values of a column.
+        n_people: Number of codes that are identifiers of people.
+    """
+    from scipy.stats import binom  # slow to import
+
     integers = [int(code) for code in codes if _INTEGER.fullmatch(code)]
     if len(integers) < len(codes):
         return False
-    median = float(np.median(integers))
-    return sum(person.isdecimal() and int(person) < median for person in people) > median / 2
+    largest = max(2 * float(np.median(integers)), 1.0)
+    density = sum(person.isdecimal() and int(person) <= largest for person in people) / largest
+    return bool(binom.sf(n_people - 1, len(codes), min(2 * density, 1.0)) > _BY_CHANCE)
 
 
 def _codes_of(values: pd.Series) -> set[str]:

@@ -19,7 +19,7 @@ from privacy_assets.pipeline.work import split as split_step
 from tests.cli.conftest import Command
 from tests.cli.people import people
 
-LIMIT = {"statistic": "dcr.identical_excess", "at_most": 0.3, "bound": "significant", "min_subjects": 5}
+LIMIT = {"statistic": "dcr.identical_excess", "at_most": 0.3, "bound": "proven", "min_subjects": 5}
 NAME = "people"
 ATTACKS = {"metrics": ["dcr"], "embedder": False}
 QUICK = {"metrics": {"dcr": {"n_bootstraps": 50, "n_permutations": 199}}}

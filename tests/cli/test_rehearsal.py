@@ -235,7 +235,7 @@ def test_without_a_subject_the_rows_of_train_are_those_of_the_run(place: Path) -
 
 @pytest.mark.parametrize(("value", "narrower"), [(0.03, "pass"), (0.06, "pass"), (0.08, "fail")])
 def test_the_margin_is_that_a_narrower_interval_is_within_the_limit_as_well(value: float, narrower: str) -> None:
-    limit = Limit("dcr.member_excess", at_most=0.05, bound="significant")
+    limit = Limit("dcr.member_excess", at_most=0.05, bound="proven")
     estimate = Estimate("member_excess", value, value - 0.04, value + 0.04, 100, 100)
     found = judge_limit(limit, MetricResult("dcr", (estimate,)))
     assert found.status == "pass"

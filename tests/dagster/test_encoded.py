@@ -37,7 +37,7 @@ SETTINGS = {
     "attribute_inference": {"max_targets": 50, "n_permutations": 199},
 }
 POLICY = {
-    "limits": [{"statistic": "value_disclosure.generated_excess", "at_most": 0.5, "bound": "significant"}],
+    "limits": [{"statistic": "value_disclosure.generated_excess", "at_most": 0.5, "bound": "proven"}],
     "metrics": SETTINGS,
     "embedder": {"max_epochs": 1, "width": 8},
 }

@@ -24,9 +24,9 @@ NIGHTS = 5
 SHARES = {"train": 0.6, "holdout": 0.2, "reference": 0.2}
 POLICY = {
     "limits": [
-        {"statistic": "dcr.identical_excess", "at_most": 0.2, "bound": "significant"},
-        {"statistic": "dcr.member_excess", "at_most": 0.25, "bound": "significant"},
-        {"statistic": "cumulative_disclosure.excess", "at_most": 0.025, "bound": "significant"},
+        {"statistic": "dcr.identical_excess", "at_most": 0.2, "bound": "proven"},
+        {"statistic": "dcr.member_excess", "at_most": 0.25, "bound": "proven"},
+        {"statistic": "cumulative_disclosure.excess", "at_most": 0.025, "bound": "proven"},
     ],
     "metrics": {"dcr": {"n_bootstraps": 50, "n_permutations": 199}},
     "embedder": False,

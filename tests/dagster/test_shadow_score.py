@@ -14,7 +14,7 @@ from privacy_assets.errors import ConfigError
 
 FEW = {"max_targets": 2, "shadows": 20, "tests": 20, "size": 30}
 EPSILON = "shadow_membership.epsilon_lower_bound"
-LIMIT = {"statistic": EPSILON, "at_most": 9.0, "bound": "significant", "min_subjects": 5}
+LIMIT = {"statistic": EPSILON, "at_most": 9.0, "bound": "proven", "min_subjects": 5}
 ASKED = {
     "metrics": [*QUICK["metrics"], "shadow_membership"],
     "policy": {

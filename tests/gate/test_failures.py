@@ -153,7 +153,7 @@ def test_the_rows_are_remembered_by_a_keyed_fingerprint(gate: Gate) -> None:
 
 # Limits that the failure applies to
 
-UP, LOW, VALUE = {"at_most": 0.1}, {"at_most": 0.1, "bound": "significant"}, {"at_most": 0.1, "bound": "value"}
+UP, LOW, VALUE = {"at_most": 0.1}, {"at_most": 0.1, "bound": "proven"}, {"at_most": 0.1, "bound": "value"}
 COUNTS: list[tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, Any]]]] = [
     # the failed limit, the limits that the failure applies to, and those that it does not
     (
@@ -166,7 +166,7 @@ COUNTS: list[tuple[dict[str, Any], list[dict[str, Any]], list[dict[str, Any]]]] 
 ]
 
 
-@pytest.mark.parametrize(("failed", "counts", "not_counts"), COUNTS, ids=["conservative", "significant", "value"])
+@pytest.mark.parametrize(("failed", "counts", "not_counts"), COUNTS, ids=["conservative", "proven", "value"])
 def test_a_failure_counts_against_limits_as_strict(gate: Gate, failed: Any, counts: Any, not_counts: Any) -> None:
     content = remember(gate, policy(**failed))
     assert [limit for limit in [*counts, *not_counts] if hit(gate, content, policy(**limit))] == counts

@@ -37,11 +37,11 @@ LENIENT: dict[str, Any] = {
         {
             "statistic": "dcr.identical_excess",
             "at_most": 0.3,
-            "bound": "significant",
+            "bound": "proven",
             "min_subjects": 5,
             "advice": "Use larger leaves.",
         },
-        {"statistic": "dcr.member_excess", "at_most": 0.1, "bound": "significant", "min_subjects": 5},
+        {"statistic": "dcr.member_excess", "at_most": 0.1, "bound": "proven", "min_subjects": 5},
     ],
 }
 QUICK: dict[str, Any] = {

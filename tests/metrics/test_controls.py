@@ -167,8 +167,8 @@ def test_a_table_that_leaks_itself_is_no_false_alarm() -> None:
 def test_a_limit_that_always_breaks_shows_as_false_alarms() -> None:
     policy = Policy(
         (
-            Limit("copies.partial_advantage", at_most=-0.9, bound="significant"),
-            Limit("controls.false_alarm_rate", 0.1, bound="significant"),
+            Limit("copies.partial_advantage", at_most=-0.9, bound="proven"),
+            Limit("controls.false_alarm_rate", 0.1, bound="proven"),
         )
     )
     metrics, _ = choose_metrics(["controls"], replace(policy, settings={"controls": {"draws": 4}}))

@@ -20,7 +20,7 @@ from privacy_assets.stats.subjects import Subjects
 from tests.metrics.given_tables import cut, given, leaky, mixed
 
 STRICT = (Limit("dcr.member_excess", 0.7), Limit("dcr.identical_excess", 0.6))
-POLICY = Policy((*Dcr.default_limits, *STRICT, Limit("dcr.identical_excess", 0.2, bound="significant")))
+POLICY = Policy((*Dcr.default_limits, *STRICT, Limit("dcr.identical_excess", 0.2, bound="proven")))
 LABEL_CONDITIONAL = {limit.key for limit in POLICY.limits} - {"dcr.privacy_score"}
 
 

@@ -69,7 +69,7 @@ def test_a_holdout_that_was_seen_shows(share: float) -> None:
 def test_it_sees_what_the_comparison_with_train_cannot() -> None:
     """With copies of train and holdout, both are equally near, so only the reference reveals the leak."""
     both = mixed((TRAIN, 300), (HOLDOUT, 100), (FRESH, 500))
-    policy = {"limits": [{"statistic": "dcr.identical_excess", "at_most": 0.2, "bound": "significant"}]}
+    policy = {"limits": [{"statistic": "dcr.identical_excess", "at_most": 0.2, "bound": "proven"}]}
     underpowered = evaluate(TRAIN, HOLDOUT, both, metrics="dcr", policy=policy, embedder=False)
     assert underpowered.verdict == "pass"
     seen = evaluate(TRAIN, HOLDOUT, both, reference=REFERENCE, metrics="holdout_leakage", embedder=False)

@@ -31,7 +31,7 @@ from tests.metrics.given_tables import given
 from tests.metrics.surveys import parts, survey
 
 QUICK = Linkability(n_splits=6, n_permutations=199)
-UPPER, LOWER = Limit("linkability.excess", 0.1), Limit("linkability.excess", 0.025, bound="significant")
+UPPER, LOWER = Limit("linkability.excess", 0.1), Limit("linkability.excess", 0.025, bound="proven")
 
 
 def run(train: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame, metric=QUICK, **more) -> MetricResult:

@@ -156,7 +156,7 @@ def result_of(*tables, subgroups=("ward", "smokes"), **options):
 @pytest.mark.slow
 def test_a_leak_of_one_group_is_significant_where_averages_tolerate_it():
     limits = MembershipInference.default_limits
-    limited = Policy((*limits, Limit("membership_inference.advantage_subgroups", at_most=0.05, bound="significant")))
+    limited = Policy((*limits, Limit("membership_inference.advantage_subgroups", at_most=0.05, bound="proven")))
     leaking, honest = result_of(*release(copied=60)), result_of(*release())
     broken = {outcome.limit.key for outcome in limited.judge({"membership_inference": leaking}).broken}
     few = "membership_inference.outlier_matches.proven"  # the copied outliers do not represent the average

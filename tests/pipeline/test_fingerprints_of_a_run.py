@@ -20,7 +20,7 @@ from privacy_assets.tables import table as table_module
 
 POLICY = {
     "name": "lenient",
-    "limits": [{"statistic": "dcr.member_excess", "at_most": 0.1, "bound": "significant", "min_subjects": 5}],
+    "limits": [{"statistic": "dcr.member_excess", "at_most": 0.1, "bound": "proven", "min_subjects": 5}],
     "metrics": {"dcr": {"n_bootstraps": 50, "n_permutations": 199}},
     "embedder": False,
 }

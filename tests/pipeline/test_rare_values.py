@@ -307,7 +307,7 @@ def test_a_release_by_the_rule_is_no_evidence_on_own_values(tmp_path: Path) -> N
     rows("codes").to_parquet(tmp_path / "rows.parquet")
     table = {"source": tmp_path / "rows.parquet", "subject": "pid"}
     limits = [
-        {"statistic": "value_disclosure.own_values", "at_most": 0.005, "bound": "significant"},
+        {"statistic": "value_disclosure.own_values", "at_most": 0.005, "bound": "proven"},
         {"statistic": "value_disclosure.foreign_cells", "at_most": 0.0},
     ]
     spec = TableSpec(

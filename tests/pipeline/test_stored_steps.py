@@ -33,7 +33,7 @@ from tests.stores import extend_to_null, new_bucket, s3
 QUICK = {"metrics": ["dcr", "value_disclosure"], "embedder": False}
 LENIENT = {
     "name": "lenient",
-    "limits": [{"statistic": "dcr.member_excess", "at_most": 0.1, "bound": "significant", "min_subjects": 5}],
+    "limits": [{"statistic": "dcr.member_excess", "at_most": 0.1, "bound": "proven", "min_subjects": 5}],
     "metrics": {"dcr": {"n_bootstraps": 50, "n_permutations": 199}},
     "embedder": False,
 }

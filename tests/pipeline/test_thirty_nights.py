@@ -22,7 +22,7 @@ COLUMNS = ["age", "fnlwgt", "education_num", "hours_per_week", "relationship", "
 NIGHTS, PEOPLE, EXCHANGED, LEAK = 30, 4000, 40, 12
 POLICY = {
     "limits": [
-        {"statistic": "cumulative_disclosure.excess", "at_most": 0.025, "bound": "significant"},
+        {"statistic": "cumulative_disclosure.excess", "at_most": 0.025, "bound": "proven"},
         {"statistic": "cumulative_disclosure.share", "at_most": 0.06, "bound": "value"},
     ],
     "embedder": False,

@@ -19,7 +19,7 @@ from privacy_assets.pipeline.spec import TableSpec
 from privacy_assets.pipeline.work import TableRun
 from privacy_assets.tables.table import Table
 
-LIMIT = {"statistic": "dcr.member_excess", "at_most": 0.1, "bound": "significant", "min_subjects": 5}
+LIMIT = {"statistic": "dcr.member_excess", "at_most": 0.1, "bound": "proven", "min_subjects": 5}
 LENIENT = {
     "name": "lenient",
     "limits": [LIMIT],
@@ -98,7 +98,7 @@ def test_scores_of_rows_are_private_and_named_by_the_report(run: TableRun) -> No
 
 
 def test_the_report_names_all_releases_from_the_second_release_on(run: TableRun) -> None:
-    together = [{"statistic": "cumulative_disclosure.share", "at_most": 0.1, "bound": "significant"}]
+    together = [{"statistic": "cumulative_disclosure.share", "at_most": 0.1, "bound": "proven"}]
     policy = {"limits": [LIMIT, *together], "metrics": LENIENT["metrics"], "embedder": False}
     evaluation = run.table.spec.evaluation.model_copy(update={"metrics": ["dcr", "cumulative_disclosure"]})
     spec = run.table.spec.model_copy(update={"evaluation": evaluation, "policy": policy})

@@ -573,6 +573,8 @@ def test_amounts_are_not_mistaken_for_people_who_are_numbered(first: int) -> Non
     amounts = np.where(rng.random(8000) < 0.5, 0, rng.integers(-200, 5000, 8000) // 10 * 10)
     frame = pd.DataFrame({"member": first + np.arange(8000) // 2, "amount": amounts, "age": np.arange(8000) % 60})
     assert canonical_table(frame, "member", None).without_subject().schema.names == ["amount", "age"]
+    some = frame.assign(year=rng.integers(1972, 2022, 8000)).sample(2500, random_state=first)  # ids have gaps
+    assert canonical_table(some, "member", None).without_subject().schema.names == ["amount", "age", "year"]
 
 
 def test_names_of_people_are_left_out_of_a_proposed_file(tmp_path: Path, capsys: Any) -> None:

@@ -162,7 +162,7 @@ def test_a_leak_is_mended_before_people_are_looked_for() -> None:
     few = outcome(FIRST, 0.0, subjects=FEWER)
     foreign = broken(LIMITS["value_disclosure.foreign_cells"])
     assert causes(few, broken(LIMITS["singling_out.risk"])) == ["rare values"]
-    assert causes(few, foreign) == ["foreign values", "too few people"]
+    assert causes(few, foreign) == ["values of no real row", "too few people"]
 
 
 def made_by(name: str, *filters: str, overfitting: str = "") -> Known:

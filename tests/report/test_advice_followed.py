@@ -155,7 +155,7 @@ TREES, FUNCTION = "synthpop", f"{__name__}:"
 LARGER, FILTER, ROUND = "Try larger leaves", "Remove the few copies", "Before training, round the numbers in 'fnlwgt'"
 OTHER = "Use another generator"
 EXACT_NUMBERS: dict[str, Any] = {"name": TREES, "settings": {"smoothing": False}}
-PIPELINE, DROP = "Let the pipeline make the table with a shipped generator", "Drop columns that are not needed"
+PIPELINE, DROP = "Let the pipeline make the table with a built-in generator", "Drop columns that are not needed"
 
 
 @pytest.mark.slow
@@ -278,7 +278,9 @@ def test_foreign_values_are_replaced_or_declared() -> None:
     asked: dict[str, Any] = {"metrics": ["value_disclosure"]}
     made = fresh.assign(education_num=fresh["education_num"].where(fresh.index % 500 > 0, 40))
     before = brought(train, holdout, made, **asked)
-    _, what = remedies(before, "foreign values", "Use only values of real rows", "Declare additional allowed values")
+    _, what = remedies(
+        before, "values of no real row", "Use only values of real rows", "Declare additional allowed values"
+    )
     assert settings_in(what) == {"data": {"allowed_values": {"column": ["value", "value"]}}}
     assert before.verdict == "fail" and brought(train, holdout, fresh, **asked).verdict == "pass"
     assert brought(train, holdout, made, allowed_values={"education_num": [40]}, **asked).verdict == "pass"
@@ -308,7 +310,7 @@ def test_another_holdout_is_unseen() -> None:
 def test_a_small_holdout_gets_more_people() -> None:
     given: dict[str, Any] = {"rows": 2000, "policy": {"name": "large", "limits": [DENSE]}}
     before = pipeline(split={"train": 0.7, "holdout": 0.2, "reference": 0.1}, **given)
-    what, more = remedies(before, "too few people", "Assign more people to the holdout", "Evaluate more people")
+    what, more = remedies(before, "too few people", "Assign more people to the holdout", "Use more people")
     check_followed(before, pipeline(**settings_in(what), **given), what)
     split = {"train": 0.7, "holdout": 0.2, "reference": 0.1}
     check_followed(before, pipeline(split=split, **{**given, "rows": 4000}), more)
@@ -327,7 +329,7 @@ def test_a_small_table_passes_the_limits_for_small_tables() -> None:
         return brought(*tables, metrics=["copies"], policy=policy)
 
     before = evaluated("default", 1000)
-    _, what, more = remedies(before, "narrow table", "Add columns", "Use the policy `small`", "Evaluate more people")
+    _, what, more = remedies(before, "narrow table", "Add columns", "Use the policy `small`", "Use more people")
     assert settings_in(what) == {"policy": "small"}
     check_followed(before, evaluated("small", 1000), what)
     check_followed(before, evaluated("default", 4000), more)
@@ -367,7 +369,7 @@ def test_more_attacks_decide() -> None:
 
     def attacked(number: int) -> Report:
         settings = {"tests": number, "shadows": number, "size": 50, "max_targets": 2}
-        limit = {"statistic": "shadow_membership.epsilon_lower_bound", "at_most": 1, "bound": "significant"}
+        limit = {"statistic": "shadow_membership.epsilon_lower_bound", "at_most": 1, "bound": "proven"}
         limits = [{**limit, "min_subjects": 100}]
         policy = {"name": "attacks", "limits": limits, "metrics": {"shadow_membership": settings}}
         return brought(*tables, metrics=None, generator="baynet", policy=policy)

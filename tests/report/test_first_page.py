@@ -86,7 +86,7 @@ def test_each_word_agrees_with_limits_intervals_and_power() -> None:
                 assert answer.word == "No leak found"
                 assert statuses == {"pass"} and not is_certain(answer.outcomes)
                 assert not all(outcome.blind for outcome in answer.outcomes)
-                assert answer.statement.endswith("would have been found."), answer.statement
+                assert answer.statement.startswith("A leak would have been found if"), answer.statement
     assert min(words.values()) > 10 and len(words) == 5, words
 
 
@@ -125,19 +125,38 @@ def weak(limit: Limit, low: float, high: float, missed: float, **more: Any) -> L
 
 
 @pytest.mark.parametrize(
+    ("people", "tolerance", "confidence"), [(300, 0.01, 0.95), (2000, 0.025, 0.9), (800, 0.2, 0.995)]
+)
+def test_the_smallest_leak_is_proven_with_95_percent_probability(
+    people: int, tolerance: float, confidence: float
+) -> None:
+    """A statistic that was 0 for all people has no error. Leaks of the stated size are drawn, and their interval."""
+    found = Estimate(
+        "f", 0.0, 0.0, 0.0, people, people, confidence=confidence, minimum_detectable_effect=0.0, is_share=True
+    )
+    limit = Limit("m.f", at_most=tolerance, bound="proven")
+    smallest = judge_limit(limit, MetricResult("m", (found,))).smallest_leak
+    shares = np.random.default_rng(0).binomial(people, smallest, size=20_000) / people
+    low = shares - norm.ppf((1 + confidence) / 2) * np.sqrt(smallest * (1 - smallest) / people)
+    assert 0.93 < (low > tolerance).mean() < 0.97
+    exact = judge_limit(Limit("m.f", at_most=0.0, bound="proven"), MetricResult("m", (found,)))
+    assert exact.smallest_leak == 0, "a single case breaks it"
+
+
+@pytest.mark.parametrize(
     ("limit", "missed", "more", "is_weak"),
     [
-        (Limit("m.f", at_most=0.025, bound="significant"), WEAK_MULTIPLE * 0.025 - 0.026, {}, False),
-        (Limit("m.f", at_most=0.025, bound="significant"), WEAK_MULTIPLE * 0.025 - 0.024, {}, True),
+        (Limit("m.f", at_most=0.025, bound="proven"), WEAK_MULTIPLE * 0.025 - 0.026, {}, False),
+        (Limit("m.f", at_most=0.025, bound="proven"), WEAK_MULTIPLE * 0.025 - 0.024, {}, True),
         (Limit("m.f", at_most=0.025), 0.9, {}, False),  # the whole interval is below a conservative limit
-        (Limit("m.f", at_most=0.0, bound="significant"), 0.11, {}, False),  # a tolerance of 0 counts as 0.01
-        (Limit("m.f", at_most=0.0, bound="significant"), 0.13, {}, True),
-        (Limit("m.f", at_most=0.3, bound="significant"), 0.71, {}, True),  # no share is so large
-        (Limit("m.f", at_most=0.3, bound="significant"), 0.69, {}, False),
-        (Limit("m.f", at_most=0.55, bound="significant"), 0.98, {"null": 0.5}, True),  # 0.5 + 0.05 + 0.48
-        (Limit("m.f", at_most=0.55, bound="significant"), 0.9, {"null": 0.5}, False),
-        (Limit("m.f", at_least=60, bound="significant"), 10, {"null": 100, "direction": "lower_is_riskier"}, False),
-        (Limit("m.f", at_most=0.025, bound="significant"), 0.9, {"measures": "evaluation"}, False),
+        (Limit("m.f", at_most=0.0, bound="proven"), 0.11, {}, False),  # a tolerance of 0 counts as 0.01
+        (Limit("m.f", at_most=0.0, bound="proven"), 0.13, {}, True),
+        (Limit("m.f", at_most=0.3, bound="proven"), 0.71, {}, True),  # no share is so large
+        (Limit("m.f", at_most=0.3, bound="proven"), 0.69, {}, False),
+        (Limit("m.f", at_most=0.55, bound="proven"), 0.98, {"null": 0.5}, True),  # 0.5 + 0.05 + 0.48
+        (Limit("m.f", at_most=0.55, bound="proven"), 0.9, {"null": 0.5}, False),
+        (Limit("m.f", at_least=60, bound="proven"), 10, {"null": 100, "direction": "lower_is_riskier"}, False),
+        (Limit("m.f", at_most=0.025, bound="proven"), 0.9, {"measures": "evaluation"}, False),
     ],
 )
 def test_a_limit_that_finds_only_large_leaks_gives_no_evidence(
@@ -150,7 +169,7 @@ def test_a_limit_that_finds_only_large_leaks_gives_no_evidence(
 
 
 def test_an_interval_wider_than_its_range_gives_no_evidence() -> None:
-    limit = Limit("m.f", at_most=0.25, bound="significant")
+    limit = Limit("m.f", at_most=0.25, bound="proven")
     assert weak(limit, -1.1, 1.1, 0.1).blind and not weak(limit, -0.9, 0.9, 0.1).blind
 
 

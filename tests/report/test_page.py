@@ -19,7 +19,7 @@ from privacy_assets.policy import Limit, Policy, tally
 from privacy_assets.report.answers import TITLES
 from privacy_assets.report.page import before_and_after, plots_of
 from privacy_assets.report.report import Report, installed_versions
-from privacy_assets.report.words import LABELS, limit_interval, limit_symbol, measured_text
+from privacy_assets.report.words import limit_interval, limit_symbol, measured_text
 from privacy_assets.stats.estimates import Estimate, MetricResult
 from tests.report.report_examples import (
     HOSTILE,
@@ -82,14 +82,14 @@ def test_report_without_results_is_undecided_and_renders():
 def test_headline():
     absent = estimate("privacy_score_embedded", math.nan, note="not measured: no embedder")
     blind = report(replace(dcr(), estimates=(*dcr().estimates, absent)))
-    three = "3 of 7 limits are broken, 1 is undecided: this table must not be published."
+    three = "3 of 7 limits are broken. This table must not be published."
     for made, words in (
         (passing(), "All 6 limits hold"),
         (failing(), three),
         (undecided(), "2 of 8 limits are undecided"),
     ):
         assert words in made.page().headline
-    without = "1 further statistic could not be computed; the part for the data team states why."
+    without = "1 statistic that the verdict does not use could not be computed. The part for the data team states why."
     assert without in blind.page().doubts
 
 
@@ -181,7 +181,7 @@ def test_value_interval_bound_and_verdict_agree_in_page_json_check_and_command_l
         metric, _, name = entry["statistic"].partition(".")
         raw = data["metrics"].get(metric, {}).get("estimates", {}).get(name)
         known = raw is not None and raw["value"] is not None
-        held, verdict = limit_symbol(outcome.limit), LABELS[entry["status"]]
+        held, verdict = limit_symbol(outcome.limit), entry["status"]
         value, bound = limit_interval(outcome), measured_text(outcome)
         (row,) = [row for row in page if row.startswith(f"{metric}. {name}") and f" {held} " in row]
         assert bound in row and held in row and value in row
@@ -241,7 +241,7 @@ def test_page_one_says_who_signed_what_and_when_or_that_nobody_did() -> None:
     for words in ("2031-05-04T03:02:01+00:00", "ab" * 32, "cd" * 6, policy_digest(made.policy)[:12]):
         assert words in made.to_html().partition("<section>")[0]
     assert type(made).from_json(made.to_json()).signed == signed
-    assert "signed" not in passing().to_json() and "none: an evaluation without publication" in passing().to_html()
+    assert "signed" not in passing().to_json() and "none: this evaluation published nothing" in passing().to_html()
 
 
 def test_sections_have_one_chart_with_how_to_read_it_and_a_table_of_limits_that_folds() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from privacy_assets.metrics.membership_inference.gretel import LEVELS as GRADES
 from privacy_assets.metrics.membership_inference.gretel import level_table
-from privacy_assets.policy import Limit, judge_limit
+from privacy_assets.policy import WORST_FIRST, Limit, judge_limit
 from privacy_assets.report.page import plots_of
 from privacy_assets.report.svg import (
     COLOURS,
@@ -27,7 +27,7 @@ from privacy_assets.report.svg import (
     points_svg,
     shares_svg,
 )
-from privacy_assets.report.words import LABELS, limit_interval, limit_symbol, measured_text, number
+from privacy_assets.report.words import limit_interval, limit_symbol, measured_text, number
 from privacy_assets.stats.estimates import Estimate, MetricResult
 from tests.report.report_examples import (
     ALL,
@@ -55,7 +55,7 @@ STRANGE = (
 OUTCOMES = [
     *(outcome for make in ALL for outcome in make().policy_verdict.outcomes),
     *(judged(found, at_most=limit) for found in STRANGE for limit in (0.0, 1e-9, 0.1)),
-    judged(replace(NAUGHT, direction="two_sided"), at_most=0.0, bound="significant"),
+    judged(replace(NAUGHT, direction="two_sided"), at_most=0.0, bound="proven"),
 ]
 
 
@@ -239,14 +239,14 @@ def test_the_number_that_is_drawn_is_the_one_that_is_judged_and_a_pass_never_lie
     rng = np.random.default_rng(0)
     outcomes = [outcome for make in ALL for outcome in make().policy_verdict.outcomes]
     for direction in ("higher_is_riskier", "two_sided", "lower_is_riskier"):
-        for bound in ("conservative", "significant", "value"):
+        for bound in ("conservative", "proven", "value"):
             for _ in range(40):
                 low, value, high = sorted(rng.normal(0.5, 0.3, 3))
                 found = Estimate("f", value, low, high, 90, 90, null=rng.choice([0.0, 0.5]), direction=direction)
                 side = "at_least" if direction == "lower_is_riskier" else "at_most"
                 limit = Limit("m.f", **{side: float(rng.uniform(0.05, 0.9))}, bound=bound)
                 outcomes.append(judge_limit(limit, MetricResult("m", (found,)), int(rng.integers(1, 4))))
-    assert {outcome.status for outcome in outcomes} == set(LABELS)
+    assert {outcome.status for outcome in outcomes} == set(WORST_FIRST)
     for outcome in outcomes:
         if not math.isfinite(outcome.measured):
             continue

@@ -46,7 +46,7 @@ _SPECS = {
             "Share of people in the training data whose value is inferred, minus the same share of held-out people:"
             " the largest difference over the columns and their mean.",
             "two_sided",
-            leak="by which a value is inferred for {share} more of the people in the training data{people} than of"
+            leak="an attacker could infer a value for {share} more of the people in the training data{people} than of"
             " other people",
         ),
         StatisticSpec("risk", "Giomi's risk of the worst column, which is above 0 by chance.", null=None),
@@ -286,7 +286,7 @@ class AttributeInference(Metric):
     required_inputs: ClassVar[frozenset[str]] = frozenset({"train", "holdout", "synthetic"})
     statistics: ClassVar[tuple[StatisticSpec, ...]] = tuple(_SPECS.values())
     default_limits: ClassVar[tuple[Limit, ...]] = (
-        Limit("attribute_inference.excess", at_most=0.025, bound="significant", source=_TOLERATED),
+        Limit("attribute_inference.excess", at_most=0.025, bound="proven", source=_TOLERATED),
     )
 
     plots: ClassVar[tuple[Plot, ...]] = (

@@ -237,7 +237,7 @@ _SPECS = {
             "Share of members among the people whom the best attack calls members, if half of all people are members"
             " (0.5: guessing).",
             null=0.5,
-            leak="by which {share} of the guesses that a person is in the training data are right (50 %: by chance)",
+            leak="{share} of the guesses that a person is in the training data were right (50 %: by chance)",
         ),
         StatisticSpec(
             "tpr_low_fpr", "Share of members found at one false positive in 1,000 non-members.", null=LOW_RATE
@@ -336,7 +336,7 @@ class MembershipInference(Metric):
         Limit(
             "membership_inference.outlier_matches",
             at_most=0.0,
-            bound="significant",
+            bound="proven",
             source="significant at 99 % by an exact interval, without tolerance",
         ),
         Limit(
@@ -348,7 +348,7 @@ class MembershipInference(Metric):
         Limit(
             "membership_inference.precision",
             at_most=0.535,
-            bound="significant",
+            bound="proven",
             source="significant at 95 %; see the lab report on leaks",
         ),
     )

@@ -51,7 +51,7 @@ OUTLIER_MATCHES = StatisticSpec(
     " real neighbor, minus the same share of held-out people.",
     "two_sided",
     question="singling out",
-    leak="that brings a released row close to {share} of the most isolated people in the training data",
+    leak="a released row were close to {share} of the most unusual people in the training data",
 )
 
 

@@ -102,7 +102,7 @@ class ShadowMembership(Metric):
         Limit(
             "shadow_membership.epsilon_lower_bound",
             at_most=1.0,
-            bound="significant",
+            bound="proven",
             min_subjects=100,
             source="disproves epsilon 1 at 95 % for all records jointly",
         ),

@@ -226,7 +226,7 @@ class SinglingOut(Metric):
             "risk",
             "Share of descriptions by 6 to 12 columns that fit exactly one person in the training data, minus the"
             " share expected by chance.",
-            leak="in which {share} of the descriptions by 6 to 12 columns fit exactly one person in the training data",
+            leak="{share} of the descriptions by 6 to 12 columns fitted exactly one person in the training data",
         ),
         StatisticSpec(
             "risk_univariate",
@@ -265,7 +265,7 @@ class SinglingOut(Metric):
         Limit(
             "singling_out.risk",
             at_most=0.01,
-            bound="significant",
+            bound="proven",
             source="significant at 95 %; see the lab report on leaks",
         ),
     )
