@@ -3,11 +3,14 @@
     python -m benchmarks.first_page DIRECTORY/*.parquet tests/data/adult.parquet tests/data/uk_census.parquet demo \\
         --people 800 1500 2000 --draws 2 --results first_page.jsonl
     python -m benchmarks.first_page TABLES --people 2000 --kinds "5 % copies" "20 % moved" "20 % half built" synthpop
+    python -m benchmarks.business_tables DIRECTORY
+    python -m benchmarks.first_page DIRECTORY/*.parquet --people 2000 --kinds "fresh rows" "5 % copies" synthpop
     python -m benchmarks.first_page --report first_page.jsonl
 
 The study uses the tables and releases of :mod:`benchmarks.leaks`. In addition, limits are measured on a copy of train,
 as in an evaluation. The report evaluates each release by the policy ``default``, or ``small`` below 1,500 people, and
-counts answers, releases that are undecided only for lack of evidence, and the ratio of smallest leak and tolerance.
+counts answers, releases that are undecided only for lack of evidence, and the ratio of smallest leak and tolerance. It
+lists the releases whose verdict changes by the rule that each question needs evidence.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from benchmarks.study import SEVERAL, append, lines, run_or_report, study_parser
 from privacy_assets.evaluation.evaluate import metrics_and_limits, run_metrics
 from privacy_assets.metrics.policies import load_policy
 from privacy_assets.metrics.registry import default_metrics
-from privacy_assets.policy import Policy, Verdict
+from privacy_assets.policy import WORST_FIRST, Policy, Verdict, judge_limit
 from privacy_assets.report.answers import TITLES, answers
 from privacy_assets.stats.estimates import MetricResult
 
@@ -62,12 +65,22 @@ def run(options: argparse.Namespace) -> None:
                     sys.stderr.write(f"{', '.join(map(str, key))}\n")
 
 
-def judged(line: Mapping[str, Any]) -> tuple[Verdict, Mapping[str, MetricResult]]:
-    """Return the verdict of the policy for this number of people, and the results."""
+def judged(line: Mapping[str, Any]) -> tuple[Policy, Verdict, Mapping[str, MetricResult]]:
+    """Return the policy for this number of people, its verdict, and the results."""
     results = {name: MetricResult.from_json(result) for name, result in line["results"].items()}
     policy = load_policy("small" if line["people"] < SMALL else "default")
     limits = tuple(limit for limit in policy.limits if limit.metric in results)
-    return Policy(limits, name="study").judge(results), results
+    policy = Policy(limits, name="study")
+    return policy, policy.judge(results), results
+
+
+def before(policy: Policy, results: Mapping[str, MetricResult]) -> str:
+    """Return the verdict without the rule on questions: limits without evidence hold if a copy breaks any limit."""
+    outcomes = [judge_limit(limit, results.get(limit.metric)) for limit in policy.limits]
+    statuses = {outcome.status for outcome in outcomes}
+    if any(outcome.blind for outcome in outcomes) and not any(outcome.can_fail for outcome in outcomes):
+        statuses.add("undecided")
+    return next(status for status in WORST_FIRST if status in statuses)
 
 
 def report(options: argparse.Namespace, found: list[dict[str, Any]]) -> str:
@@ -76,11 +89,19 @@ def report(options: argparse.Namespace, found: list[dict[str, Any]]) -> str:
     words: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
     unanswered: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
     ratios: dict[int, list[float]] = defaultdict(list)
+    changes: list[str] = []
     for line in found:
-        verdict, results = judged(line)
+        policy, verdict, results = judged(line)
         size = max((people for people in (0, 800, SMALL, 2_000) if people <= line["people"]), default=0)
         key = (line["kind"], size)
         verdicts[key][verdict.status] += 1
+        earlier = before(policy, results)
+        if earlier != verdict.status:
+            undecided = [outcome for outcome in verdict.outcomes if outcome.status == "undecided"]
+            questions = sorted({outcome.estimate.question for outcome in undecided if outcome.estimate})
+            size_text = f"{line['people']:,} people"
+            cells = (line["table"], size_text, line["kind"], f"{earlier} → {verdict.status}", ", ".join(questions))
+            changes.append(f"| {' | '.join(cells)} |")
         told = answers(verdict.outcomes, results, verdict.status)[: len(TITLES)]
         words[key].update({answer.word for answer in told})
         undecided = [outcome for outcome in verdict.outcomes if outcome.status == "undecided"]
@@ -107,6 +128,12 @@ def report(options: argparse.Namespace, found: list[dict[str, Any]]) -> str:
     for size, values in sorted(ratios.items()):
         median, most, largest = np.quantile(values, (0.5, 0.9, 1.0))
         out.append(f"| {size:,} | {median:.1f}, {most:.1f}, {largest:.1f} |")
+    out += [
+        "",
+        "| table | train | release | verdict | questions without evidence |",
+        "|---|---|---|---|---|",
+        *changes,
+    ]
     return "\n".join(out) + "\n"
 
 

@@ -486,7 +486,9 @@ def tally(outcomes: Sequence[LimitOutcome]) -> str:
         return f"{n_failed} of {total} limits {'is' if n_failed == 1 else 'are'} broken"
     if n_undecided:
         without = f", and {n_blind} hold{'s' if n_blind == 1 else ''} without evidence" if n_blind else ""
-        return f"{n_undecided} of {total} limits {'is' if n_undecided == 1 else 'are'} undecided{without}"
+        if n_undecided == 1:
+            return f"1 of {total} limits is undecided{without}"
+        return f"{n_undecided} of {total} limits are undecided{without}"
     if not n_by_rule and not n_blind:
         return "the limit holds" if total == 1 else f"all {total} limits hold"
     counts = [

@@ -115,10 +115,10 @@ def test_no_interval_with_a_missing_number_passes(
     [(29, False, "undecided"), (30, False, "pass"), (29, True, "fail"), (30, True, "fail")],
 )
 @pytest.mark.parametrize("bound", get_args(Bound))
-def test_with_too_few_subjects_only_a_significant_leak_decides(
-    bound: Bound, subjects: int, significant: bool, status: str
+def test_with_too_few_subjects_only_a_proven_leak_decides(
+    bound: Bound, subjects: int, proven: bool, status: str
 ) -> None:
-    low, value, high = (0.3, 0.4, 0.5) if significant else (0.0, 0.05, 0.1)
+    low, value, high = (0.3, 0.4, 0.5) if proven else (0.0, 0.05, 0.1)
     result = MetricResult("m", (Estimate("f", value, low, high, 500, subjects),))
     found = judge_limit(Limit("m.f", at_most=0.2, bound=bound, min_subjects=30), result)
     assert found.status == status

@@ -16,7 +16,7 @@ from privacy_assets.metrics.attribute_inference import AttributeInference
 from privacy_assets.metrics.base import Metric, ScorePart
 from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.metrics.membership_inference import MembershipInference
-from privacy_assets.metrics.membership_inference.gretel import data_privacy_score, grade
+from privacy_assets.metrics.membership_inference.gretel import data_privacy_score
 from privacy_assets.policy import Limit
 from privacy_assets.stats.estimates import Estimate, MetricResult, StatisticSpec, decimal
 
@@ -187,18 +187,17 @@ class DataPrivacy(Metric):
         table = [{"part": part, "score": one.value} for part, one in found.items() if one.measurable]
         parts = list(found.values())
         counts = (min(part.n for part in parts), min(part.subjects for part in parts))
-        score, level = data_privacy_score(*(part.value for part in parts))
+        score, _ = data_privacy_score(*(part.value for part in parts))
         if math.isnan(score):
             return spec.not_measurable(next(part.note for part in parts if not part.measurable), counts), table
         low, high, mde = np.mean([(part.low, part.high, part.minimum_detectable_effect) for part in parts], axis=0)
-        note = f"grade {level}"
-        return spec.estimate(score, low, high, counts, minimum_detectable_effect=mde, note=note), table
+        return spec.estimate(score, low, high, counts, minimum_detectable_effect=mde), table
 
     def _configuration(self, inputs: EvaluationInputs) -> Estimate:
         spec, score = self.statistic("configuration"), configuration_score(inputs.generator)
         if math.isnan(score):
             return spec.missing("the generator does not report all of its protections", _counts(inputs))
-        return spec.estimate(score, score, score, _counts(inputs), note=f"grade {grade(score)}")
+        return spec.estimate(score, score, score, _counts(inputs))
 
 
 def _counts(inputs: EvaluationInputs) -> tuple[int, int]:

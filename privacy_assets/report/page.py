@@ -9,7 +9,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from privacy_assets.metrics.policies import load_policy, policy_digest
@@ -56,6 +56,7 @@ NEXT_STEP_OF_PASS = (
     "Decide whether leaks that are too small to be found are acceptable for the people in the training data, with these"
     " recipients. A pipeline (privacy-assets run, Dagster or Airflow) publishes tables that pass, with a signed report."
 )
+_GRADES = ("grade", "levels")  # tables and columns with Gretel's words of grade
 _LONGEST_NOTE = 3_000  # characters: a list of 20 columns
 # Differences from real rows, in a similarity or an area under the curve.
 _CLOSE, _FAR_WORSE = 0.02, 0.1
@@ -301,6 +302,15 @@ def answer_entry(answer: Answer, results: Mapping[str, MetricResult], limits: Ma
         ),
         "metrics": metrics,
     }
+
+
+def without_grades(result: MetricResult) -> MetricResult:
+    """Return a result without the words of Gretel's grades, which could be read as a verdict."""
+    tables = {}
+    for table, rows in result.tables.items():
+        if table not in _GRADES:
+            tables[table] = [{name: row[name] for name in row if name not in _GRADES} for row in rows]
+    return replace(result, tables=tables)
 
 
 def _estimate_entry(metric: str, estimate: Estimate) -> Entry:

@@ -45,6 +45,7 @@ from privacy_assets.report.page import (
     size_facts,
     useful,
     utility_text,
+    without_grades,
 )
 from privacy_assets.report.text import COLUMNS, page_text
 from privacy_assets.report.words import NOTHING, clean, interval, number
@@ -289,6 +290,11 @@ class Report:
     def page(self) -> Page:
         """Return the content of every form as plain values."""
         limits = {outcome.limit.key: limit_entry(outcome) for outcome in self.policy_verdict.outcomes}
+        results = (
+            self.results
+            if self.shows_grades
+            else {name: without_grades(result) for name, result in self.results.items()}
+        )
         reason = headline(self.policy_verdict, self.policy, self.remembered)
         advised = self.advice
         details = {
@@ -312,7 +318,7 @@ class Report:
                 *signing_facts(self.policy, self.signed, self.attempt),
             ],
             doubts=doubts(self.answers, self.policy_verdict.outcomes),
-            answers=[answer_entry(answer, self.results, limits) for answer in self.answers],
+            answers=[answer_entry(answer, results, limits) for answer in self.answers],
             limits=[*limits.values()],
             limit_advice=limit_advice(self.policy_verdict.broken),
             advice=[advice_entry(one, self.policy_verdict.outcomes) for one in advised],

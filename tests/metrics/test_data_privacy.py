@@ -14,7 +14,6 @@ from privacy_assets.evaluation.evaluate import choose_metrics
 from privacy_assets.metrics.attribute_inference import AttributeInference
 from privacy_assets.metrics.data_privacy import DataPrivacy, configuration_score
 from privacy_assets.metrics.membership_inference import MembershipInference
-from privacy_assets.metrics.membership_inference.gretel import grade
 from privacy_assets.policy import Limit, Policy, judge_limit
 from privacy_assets.report.report import Report
 from privacy_assets.stats import inference
@@ -79,7 +78,6 @@ def test_the_score_is_the_mean_of_both_metrics_and_a_copy_is_the_worst(tables: l
         ends = np.mean([(one.value, one.low, one.high) for one in apart], axis=0)
         assert (score.value, score.low, score.high) == pytest.approx(tuple(ends))
         assert score.subjects == min(one.subjects for one in apart)
-        assert score.note == f"grade {grade(min(one.value for one in apart))}"
         names = ("membership", "attribute")
         assert result.tables["parts"] == [
             {"part": part, "score": one.value} for part, one in zip(names, apart, strict=True)

@@ -324,7 +324,7 @@ def test_a_release_by_the_rule_is_no_evidence_on_own_values(tmp_path: Path) -> N
     assert own.by_rule and own.passed and not outcomes["value_disclosure.foreign_cells"].by_rule
     values |= scored.values
     report = work.attest(of, "", values).values["privacy_report"]
-    assert "All 2 limits hold (1 by measurement, 1 by the threshold rule)" in report.page().headline
+    assert "2 limits hold: 1 with evidence, 1 by the threshold rule." in report.page().headline
     assert [limit["label"] for limit in report.page().limits] == ["by rule", "pass"]
     words = {answer["title"]: answer["word"] for answer in report.page().answers}
     assert words["Does the table contain values that only one person has?"] == "No, by the threshold rule"

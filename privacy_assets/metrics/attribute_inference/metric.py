@@ -222,8 +222,7 @@ def protect(
     )
     value = float(overall.min())
     ends, counts = (min(low, value), min(100, max(high, 2 * value - low, value))), outcome.people.counts
-    spec, note = _SPECS["protection_score"], f"grade {grade(value)}"
-    estimate = spec.estimate(value, *ends, counts, minimum_detectable_effect=mde, note=note)
+    estimate = _SPECS["protection_score"].estimate(value, *ends, counts, minimum_detectable_effect=mde)
     return estimate, points[int(overall.argmin())], table
 
 
@@ -293,8 +292,8 @@ class AttributeInference(Metric):
         GradePlot(
             table="columns",
             caption="Attribute inference protection by column: 100 if members are guessed no better than other people, "
-            "0 if they are always guessed. The color is the grade, Poor to Excellent, cut at 20, 40, 60 and 80; "
-            "columns of low weight vary by chance.",
+            "0 if they are always guessed. The color changes at 20, 40, 60 and 80. Columns of low weight vary by "
+            "chance.",
             label="column",
             points="points",
         ),

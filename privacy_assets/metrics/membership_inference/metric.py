@@ -211,8 +211,8 @@ def protect(
         lambda label: gretel.mean_points(grid.points(counts, label, rng)),
         rng,
     )
-    ends, note = (min(low, score), max(high, score)), f"grade {gretel.grade(score)}"
-    return spec.estimate(score, *ends, population.counts, minimum_detectable_effect=mde, note=note), tables
+    ends = (min(low, score), max(high, score))
+    return spec.estimate(score, *ends, population.counts, minimum_detectable_effect=mde), tables
 
 
 _SPECS = {
