@@ -151,7 +151,7 @@ def _limit_by_run(outcome: LimitOutcome, earlier: Sequence[Mapping[str, float]])
 
 
 def report_metadata(report: Report) -> dict[str, Any]:
-    """Return the verdict, the limits (failed ones first), the report as text, Gretel's scores, and counts to plot.
+    """Return the verdict, answers, limits (failed ones first), the report as text, Gretel's scores, and counts to plot.
 
     An exclamation mark is a limit that holds without evidence.
 
@@ -175,8 +175,14 @@ def report_metadata(report: Report) -> dict[str, Any]:
     grades = ""
     if report.shows_grades:
         grades = ", ".join(f"{name}: {level}" for name, (_, level) in scores.items())
+    answers = [
+        dg.TableRecord({"answer": answer["word"], "question": answer["title"]})
+        for answer in report.page().answers
+        if answer["shown"]
+    ]
     return {
         "verdict": verdict_line(report),
+        "answers": dg.MetadataValue.table(answers),
         "limits": dg.MetadataValue.table(records),
         "report": dg.MetadataValue.md(f"```text\n{report.to_text()}\n```"),
         "Gretel's grades": grades or NOTHING,

@@ -34,6 +34,7 @@ TITLES: dict[Question, str] = {
     "values": "Does the table contain values that only one person has?",
 }
 _GATE, _OTHER = "Would this evaluation have detected copied rows?", "Other statistics"
+_BY_RULE = "No, by the threshold rule"
 SMALL_LEAK = "A small leak, within the tolerance"
 # A leak is certain if an interval of this level, jointly over the statistics of all questions, does not reach the value
 # without a leak. At this level for each question alone, 8 of 176 releases of fresh rows show a leak by chance.
@@ -232,6 +233,8 @@ def _answer(group: str, title: str, outcomes: list[LimitOutcome], evidence: Evid
     if group in TITLES:
         word = _word(status, outcomes, leaks)
         statement = _statement(status, strongest, leaks, of_group, evidence.sizes)
+        if word == _BY_RULE:
+            statement = "The threshold rule publishes only values that enough people share."
         if word == SMALL_LEAK:
             statement = _small_leak(outcomes, evidence.sizes)
         if word == _WORDS["fail"] and _has_unknown_values(outcomes):
@@ -272,7 +275,7 @@ def _word(status: AnswerStatus, outcomes: Sequence[LimitOutcome], leaks: str) ->
     if _certain(outcomes):
         return SMALL_LEAK
     if any(outcome.by_rule for outcome in outcomes):
-        return "No, by the threshold rule"
+        return _BY_RULE
     # An exact limit alone, such as on values of no real row, states no leak that would have been found.
     return _WORDS[status] if leaks else _WORDS["undecided"]
 

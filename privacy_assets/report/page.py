@@ -52,10 +52,11 @@ _SCOPE = (
     " attackers, groups too rare to occur in these tables, or what several releases disclose together, unless earlier"
     " releases were given."
 )
-NEXT_STEP_OF_PASS = (
+_DECIDE = (
     "Decide whether leaks that are too small to be found are acceptable for the people in the training data, with these"
-    " recipients. A pipeline (privacy-assets run, Dagster or Airflow) publishes tables that pass, with a signed report."
+    " recipients."
 )
+_PUBLISH = "A pipeline (privacy-assets run, Dagster or Airflow) publishes tables that pass, with a signed report."
 _GRADES = ("grade", "levels")  # tables and columns with Gretel's words of grade
 _LONGEST_NOTE = 3_000  # characters: a list of 20 columns
 # Differences from real rows, in a similarity or an area under the curve.
@@ -242,6 +243,18 @@ def signing_facts(policy: Policy | None, signed: Mapping[str, str] | None, attem
         ("Signed by", f"the key {signed['key']}"),
         ("Publication attempt", str(attempt)),
     ]
+
+
+def next_step(verdict: str, *, is_signed: bool) -> str:
+    """Return what to decide if the table passes, or "".
+
+    Args:
+        verdict: Verdict.
+        is_signed: Whether a pipeline evaluated the table.
+    """
+    if verdict != "pass":
+        return ""
+    return _DECIDE if is_signed else f"{_DECIDE} {_PUBLISH}"
 
 
 def limit_entry(outcome: LimitOutcome) -> Entry:

@@ -28,7 +28,6 @@ from privacy_assets.report.advice import (
 from privacy_assets.report.answers import Answer, Sizes, answers
 from privacy_assets.report.html import notebook_html, page_html
 from privacy_assets.report.page import (
-    NEXT_STEP_OF_PASS,
     Page,
     advice_entry,
     answer_entry,
@@ -38,6 +37,7 @@ from privacy_assets.report.page import (
     filter_entry,
     headline,
     limit_entry,
+    next_step,
     origin_facts,
     pairs,
     protection_entry,
@@ -322,7 +322,7 @@ class Report:
             limits=[*limits.values()],
             limit_advice=limit_advice(self.policy_verdict.broken),
             advice=[advice_entry(one, self.policy_verdict.outcomes) for one in advised],
-            next_step=NEXT_STEP_OF_PASS if self.verdict == "pass" else "",
+            next_step=next_step(self.verdict, is_signed=self.signed is not None),
             configuration=[
                 protection_entry(protection, self.estimate)
                 for protection in self.privacy_configuration

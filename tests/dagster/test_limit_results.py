@@ -51,5 +51,7 @@ def test_the_list_of_limits_marks_those_that_cannot_fail() -> None:
     policy = Policy((LIMIT,))
     made = Report(title="t", policy=policy, policy_verdict=policy.judge(results), results=results, tables={}, seed=0)
     assert made.verdict == "undecided"  # the only limit on copies is blind
+    answers = {one.data["question"]: one.data["answer"] for one in report_metadata(made)["answers"].value.records}
+    assert answers == {answer.title: answer.word for answer in made.answers if answer.shown}
     told = report_metadata(made)["limits"].value.records[0].data
     assert told["measured"].startswith("?")
