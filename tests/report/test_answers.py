@@ -184,7 +184,7 @@ def test_verdict_and_judged_numbers_have_room_in_the_ui() -> None:
     for make in ALL:
         told = report_metadata(make())
         rows = [record.data for record in told["limits"].value.records]
-        assert list(told)[:2] == ["verdict", "limits"] and list(rows[0]) == ["measured", "limit"]
+        assert list(told)[:3] == ["verdict", "answers", "limits"] and list(rows[0]) == ["measured", "limit"]
         signs = {"pass": "✓", "fail": "✗", "undecided": "?"}
         found = {
             f"{limit_symbol(x.limit)} {clean(x.limit.key, 60)}": f"{signs[x.status]} {number(max(x.measured, 0))}"
