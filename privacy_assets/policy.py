@@ -174,8 +174,8 @@ class LimitOutcome:
         can_fail: Whether a verbatim copy of train breaks the limit. None: the statistic does not measure copies, or no
             copy was measured. A limit that cannot fail does not count as evidence.
         interval: Interval of the statistic at the confidence level of the limit. None: not measured.
-        people_factor: Number of people, as a multiple of the present number, with which the limit would be decided with
-            a probability of 90 %. NaN: it is decided, or the number is not known.
+        people_factor: Number of people, as a multiple of the present number, with which the limit would usually be
+            decided: at most eleven. NaN: it is decided, or the number is not known.
     """
 
     limit: Limit
@@ -234,8 +234,7 @@ class LimitOutcome:
         With a conservative bound, no leak beyond the limit passes. Otherwise a leak must exceed the limit by the
         minimum detectable effect, or by the width of the interval if the metric does not state this effect. The effect
         describes a release without a leak. The number of people limits the precision of a share, however: a leak is
-        found with a probability of 95 % only if it exceeds the limit by the binomial error of its own size. NaN: not
-        computed.
+        found only if it exceeds the limit by the binomial error of its own size. NaN: not computed.
         """
         estimate = self.estimate
         if estimate is None or self.limit.bound == "conservative":
@@ -496,7 +495,8 @@ def tally(outcomes: Sequence[LimitOutcome]) -> str:
         (n_by_rule, "by the threshold rule"),
         (n_blind, "without evidence"),
     ]
-    return f"{total} limits hold: {', '.join(f'{count} {how}' for count, how in counts if count)}"
+    holds = "1 limit holds" if total == 1 else f"{total} limits hold"
+    return f"{holds}: {', '.join(f'{count} {how}' for count, how in counts if count)}"
 
 
 def widening(attempt: int, confidence: float) -> float:
@@ -572,7 +572,9 @@ def _judged(limit: Limit, result: MetricResult | None, attempt: int) -> LimitOut
     if estimate is None:
         return LimitOutcome(limit, "undecided", math.nan, f"{limit.statistic} was not computed", None)
     has_too_few = estimate.subjects < limit.min_subjects
-    factor_for_minimum = limit.min_subjects / max(estimate.subjects, 1) if has_too_few else math.nan
+    factor_for_minimum = math.nan
+    if has_too_few and estimate.subjects * (_MOST_TIMES + 1) >= limit.min_subjects:
+        factor_for_minimum = limit.min_subjects / estimate.subjects
     if not estimate.measurable:
         reason = estimate.note or "not measurable"
         return LimitOutcome(limit, "undecided", math.nan, reason, estimate, people_factor=factor_for_minimum)
@@ -742,14 +744,16 @@ def _factor_for_evidence(outcome: LimitOutcome) -> float:
     if not largest_leak > outcome.tolerance:
         return math.nan
     missed = outcome.smallest_leak - outcome.tolerance
-    return max((missed / (largest_leak - outcome.tolerance)) ** 2, factor_for_width)
+    factor = max((missed / (largest_leak - outcome.tolerance)) ** 2, factor_for_width)
+    return factor if factor <= _MOST_TIMES + 1 else math.nan
 
 
 def _smallest_share(estimate: Estimate, tolerance: float) -> float:
-    """Return the smallest share that is proven to be above the tolerance with a probability of 95 %.
+    """Return the smallest share that is proven to be above the tolerance with a probability of 95 % at best.
 
-    The share p solves p = t + k sqrt(p (1 - p) / n). Here t is the limit, n the number of people, and k the sum of the
-    normal quantiles of the confidence level and of the probability.
+    A statistic that also counts people who cannot leak, such as those of the holdout, finds it less often. The share p
+    solves p = t + k sqrt(p (1 - p) / n). Here t is the limit, n the number of people, and k the sum of the normal
+    quantiles of the confidence level and of the probability.
 
     Args:
         estimate: A share. Its confidence level counts.

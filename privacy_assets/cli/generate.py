@@ -128,7 +128,8 @@ def _trained(options: argparse.Namespace) -> tuple[FittedGenerator, Mapping[str,
     private = without_rare_values(tables, MIN_HOLDERS, declared, generator.bounded_columns)["train"]
     for note in private.notes:
         notify(note)
-    train, people = private.without_subject(), people_of([private])
+    train = private.for_training()
+    people = people_of([private])
     if train.schema.generated and not generator.creates_values:
         text = f"--new-values: {generator.name} copies the values of real rows. Fix: name a custom generator"
         raise ConfigError(f"{text} (MODULE:FUNCTION), or leave the column out with --drop.")

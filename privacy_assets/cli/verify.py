@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from privacy_assets.policy import LimitOutcome
 
 _DECLARED = ("seed", "subject", "dropped", "kinds", "missing", "timezone", "new_values", "allowed_values",
-             "rare_values", "public_bounds", "table_settings")  # fmt: skip
+             "rare_values", "relations", "public_bounds", "table_settings")  # fmt: skip
 _LONGEST = 87_600.0  # hours
 _PATH = 4096  # characters of a path, which is not truncated
 
@@ -184,6 +184,7 @@ def _declared(found: Verification) -> list[tuple[str, str]]:
         *((f"missing in {clean(column, 40)}", clean(values, 2000)) for column, values in told["missing"].items()),
         *((f"prefixes of {clean(column, 40)}", clean(lengths, 200)) for column, lengths in told["rare_values"].items()),
         *([("time zone", clean(told["timezone"], 40))] if told["timezone"] else []),
+        *((f"relation {clean(name, 80)}", "declared" if kept else "off") for name, kept in told["relations"].items()),
         *(
             (f"table settings {clean(setting, 80)}", clean(value, 2000))
             for setting, value in told["table_settings"].items()

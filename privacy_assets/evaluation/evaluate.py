@@ -75,6 +75,7 @@ def evaluate(
     kinds: Mapping[str, Any] | None = None,
     missing: Mapping[str, Sequence[Any]] | None = None,
     timezone: str | None = None,
+    relations: Mapping[str, bool] | None = None,
     read: Mapping[str, str] | None = None,
     drop: Sequence[str] | None = None,
     new_values: Mapping[str, str] | None = None,
@@ -105,6 +106,8 @@ def evaluate(
             format can be given as ``{"datetime": "%d.%m.%Y"}`` or ``{"numeric": {"decimal": ","}}``.
         missing: Values that mean a missing value, by column, in addition to empty cells.
         timezone: Zone of times without a time zone, such as "Europe/Berlin". None: they have none.
+        relations: Relations between columns by name, such as "start <= end". False switches one off that would be
+            found in the real tables, True declares one.
         read: Separator and encoding of CSV files: ``{"sep": ";", "encoding": "cp1252"}``. None: commas, and UTF-8
             or UTF-16.
         drop: Columns to ignore. The report lists those that ``synthetic`` contains. The subject column is dropped
@@ -141,7 +144,14 @@ def evaluate(
     check_reading(None if each_row else subject, kinds)
     subject = None if each_row else cast("str | None", subject)
     declared = Declared.of(
-        drop, new_values, allowed_values, missing=missing, timezone=timezone, read=read, subject=subject
+        drop,
+        new_values,
+        allowed_values,
+        missing=missing,
+        timezone=timezone,
+        relations=relations,
+        read=read,
+        subject=subject,
     )
     made_by = None if generator is None else as_generator(generator)
     external = {"train", "holdout", "synthetic"} | ({"reference"} if reference is not None else set())

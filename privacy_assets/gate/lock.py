@@ -22,8 +22,8 @@ from privacy_assets.policy import Policy
 
 PROPOSED = ".proposed.json"
 _DECLARED = (
-    "subject", "kinds", "missing", "timezone", "new_values", "allowed_values", "rare_values", "shared_subjects",
-    "public_bounds",
+    "subject", "kinds", "missing", "timezone", "new_values", "allowed_values", "rare_values", "relations",
+    "shared_subjects", "public_bounds",
 )  # fmt: skip
 
 

@@ -145,6 +145,7 @@ def declared_of(stated: Attestation) -> dict[str, Any]:
         own["public_bounds"] = list(setup.get("public_bounds", ()))
         for setting in ("missing", "rare_values"):
             own[setting] = {name: list(values) for name, values in setup.get(setting, {}).items()}
+        own["relations"] = dict(setup.get("relations", {}))
         zone = setup.get("timezone")
         return {"seed": setup["seed"], "subject": setup.get("subject"), "timezone": zone, **own, **columns}
     except (KeyError, TypeError, ValueError, AttributeError):

@@ -11,7 +11,6 @@ from pydantic import Field
 
 from privacy_assets.errors import InputError
 from privacy_assets.generators.base import (
-    CodedGenerator,
     Draw,
     FittedGenerator,
     Generator,
@@ -21,6 +20,7 @@ from privacy_assets.generators.base import (
     write_arrays,
 )
 from privacy_assets.generators.domains import Bounds, Categories, Domains, PublicKnowledge
+from privacy_assets.generators.rewriting import RelationalGenerator
 from privacy_assets.infra.settings import declared
 from privacy_assets.tables.encoding import MatrixCoding
 from privacy_assets.tables.schema import TableSchema
@@ -33,7 +33,7 @@ _MOST_CELLS = 2**22
 
 
 @declared
-class BayNet(CodedGenerator):
+class BayNet(RelationalGenerator):
     """A Bayesian network in which each column has up to ``degree`` parents chosen by mutual information.
 
     GreedyBayes: starting with a random column, the column and parents with the largest mutual information are added
@@ -62,7 +62,7 @@ class BayNet(CodedGenerator):
         """Implement :meth:`Generator.overfitting_protection`: bounds on the capacity of the network."""
         return f"each column has at most {self.degree} parents; numbers are cut into {self.bins} bins"
 
-    def _fit(self, train: Table, training: Training) -> FittedGenerator:
+    def _fit_rows(self, train: Table, training: Training) -> FittedGenerator:
         from privacy_assets.generators._bayes_kernels import learn_conditionals, learn_structure
 
         coding = self._coding(train)
@@ -116,8 +116,7 @@ class BayNet(CodedGenerator):
     def _spent(self, schema: TableSchema) -> PrivacyBudget:
         return PrivacyBudget()
 
-    def load(self, folder: Path, schema: TableSchema, manifest: Mapping[str, Any]) -> FittedGenerator:
-        """Implement :meth:`Generator.load`."""
+    def _load_rows(self, folder: Path, schema: TableSchema, manifest: Mapping[str, Any]) -> FittedGenerator:
         arrays = read_arrays(folder)
         order, parents = arrays["order"], arrays["parents"]
         made: Any = [tuple(arrays[f"{name}.of.{i}"] for name in _PARTS) for i in range(len(order))]
@@ -182,6 +181,7 @@ class PrivBayes(PublicKnowledge, BayNet):
 
     name = "privbayes"
     secret_seed = True
+    keeps_declared_only = True
     summary = "The Bayesian network of baynet with differential privacy (PrivBayes)."
 
     epsilon: float = Field(default=1.0, gt=0, description="epsilon of the differential privacy guarantee")

@@ -14,7 +14,8 @@ import numpy as np
 from pydantic import Field
 
 from privacy_assets.errors import ConfigError, did_you_mean, safe_repr
-from privacy_assets.generators.base import CodedGenerator, Draw, FittedGenerator, Training, read_arrays, write_arrays
+from privacy_assets.generators.base import Draw, FittedGenerator, Training, read_arrays, write_arrays
+from privacy_assets.generators.rewriting import RelationalGenerator
 from privacy_assets.infra.progress import advance
 from privacy_assets.infra.settings import Tuple, declared
 from privacy_assets.tables.column import DAY, Column, ranked
@@ -32,7 +33,7 @@ _INTERVALS = 5  # of equally many rows, which are the levels of a number for the
 
 
 @declared
-class SynthPop(CodedGenerator):
+class SynthPop(RelationalGenerator):
     """Sequential classification and regression trees with values drawn from the training rows of a leaf.
 
     For each column a tree is grown on the previous columns (Gini for categories and booleans, squared error for
@@ -80,7 +81,7 @@ class SynthPop(CodedGenerator):
             found.append(f"leaves are drawn towards their parents, with a shrinkage of {self.shrinkage:g}")
         return "; ".join(found)
 
-    def _fit(self, train: Table, training: Training) -> FittedGenerator:
+    def _fit_rows(self, train: Table, training: Training) -> FittedGenerator:
         order = self._order(train.schema.names)
         places = [ranked([train[name], _published(train, name)]) for name in order]
         values = {name: known for name, (_, known) in zip(order, places, strict=True)}
@@ -141,8 +142,7 @@ class SynthPop(CodedGenerator):
             raise ConfigError("synthpop: visit must name every column once.")
         return order
 
-    def load(self, folder: Path, schema: TableSchema, manifest: Mapping[str, Any]) -> FittedGenerator:
-        """Implement :meth:`Generator.load`."""
+    def _load_rows(self, folder: Path, schema: TableSchema, manifest: Mapping[str, Any]) -> FittedGenerator:
         from privacy_assets.generators._tree_kernels import CartTree
 
         arrays, texts = read_arrays(folder), manifest["texts"]

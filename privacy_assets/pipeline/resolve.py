@@ -293,7 +293,7 @@ def resolve_columns(data: Data, where: str) -> Declared:
         check_reading(data.subject, data.kinds)
         return Declared.of(
             data.drop, data.new_values, data.allowed_values, rare_values=data.rare_values,
-            missing=data.missing, timezone=data.timezone,
+            missing=data.missing, timezone=data.timezone, relations=data.relations,
             read=data.read, subject=data.subject,
         )  # fmt: skip
     except ConfigError as error:

@@ -100,6 +100,11 @@ class Data(Group):
         description="rare codes are shortened to the longest of these prefixes that enough people have; default: they"
         " are replaced by other",
     )
+    relations: Annotated[dict[str, bool], Dict, Named] = Field(
+        default_factory=dict,
+        title="for each relation true or false, for example {start <= end: false}",
+        description="relations between columns, which `inspect` lists: false switches one off, true declares one",
+    )
     synthetic: Rows = Field(
         default=None,
         title=_ROWS,

@@ -131,7 +131,7 @@ def trained_generator(
         for other in set(folder.glob("*")) - {checkpoint}:
             shutil.rmtree(other, ignore_errors=True)
     fitted: FittedGenerator = resolved.generator.fit(
-        train.without_subject(), seed=seed, device=device, progress=progress, checkpoint=checkpoint,
+        train.for_training(), seed=seed, device=device, progress=progress, checkpoint=checkpoint,
         people=people_of([train]),
     )  # fmt: skip
     if folder is not None:

@@ -324,20 +324,19 @@ def _with_narrow(known: Known, outcomes: Sequence[LimitOutcome]) -> Known:
 def _enough(undecided: Sequence[LimitOutcome], known: Known) -> str:
     """Return how many people usually suffice to decide limits, or "" if this is not known.
 
-    This is the only estimate in a report. It is the largest one of the limits, and at least the numbers with which the
-    default policy usually decides.
+    This is the only estimate in a report: the numbers with which the default policy usually decides or, if there are as
+    many already, the largest estimate of the limits.
     """
-    factors = [outcome.people_factor for outcome in undecided]
-    factor = max((factor for factor in factors if math.isfinite(factor)), default=1.0)
-    has_unknown = any(math.isnan(factor) for factor in factors)
-    if has_unknown and all(known.size(role) >= usual for role, usual in _USUALLY_ENOUGH.items()):
-        return ""
-    train, holdout = (
-        max(int(two_digits(factor * known.size(role), math.ceil)), usual) for role, usual in _USUALLY_ENOUGH.items()
-    )
+    people = dict(_USUALLY_ENOUGH)
+    if all(known.size(role) >= usual for role, usual in _USUALLY_ENOUGH.items()):
+        factors = [outcome.people_factor for outcome in undecided]
+        if not factors or any(map(math.isnan, factors)):
+            return ""
+        factor = max(factors)
+        people = {role: int(two_digits(factor * known.size(role), math.ceil)) for role in people}
     return (
-        f"With six columns or more, about {train:,} people in the training data and {holdout:,} held-out people"
-        " usually suffice."
+        f"With six columns or more, about {people['train']:,} people in the training data and"
+        f" {people['holdout']:,} held-out people usually suffice."
     )
 
 

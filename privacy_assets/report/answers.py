@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from privacy_assets.metrics.base import Question
 from privacy_assets.metrics.registry import METRICS, statistic_specs
-from privacy_assets.policy import WEAK_MULTIPLE, WORST_FIRST, LimitOutcome, Status
+from privacy_assets.policy import WORST_FIRST, LimitOutcome, Status
 from privacy_assets.report.advice import MATCHED, cause_of
 from privacy_assets.report.words import clean, interval, number, percent, percent_interval, sentence, two_digits
 from privacy_assets.stats.estimates import Estimate, MetricResult
@@ -34,11 +34,13 @@ TITLES: dict[Question, str] = {
     "values": "Does the table contain values that only one person has?",
 }
 _GATE, _OTHER = "Would this evaluation have detected copied rows?", "Other statistics"
+_NOT_RULED_OUT = "Not ruled out"
 _BY_RULE = "No, by the threshold rule"
 SMALL_LEAK = "A small leak, within the tolerance"
 # A leak is certain if an interval of this level, jointly over the statistics of all questions, does not reach the value
 # without a leak. At this level for each question alone, 8 of 176 releases of fresh rows show a leak by chance.
 JOINT_LEVEL = 0.99
+_LARGEST_DOSE = 0.2
 _WORDS: dict[AnswerStatus, str] = {
     "pass": "No leak found",
     "fail": "Yes",
@@ -58,35 +60,47 @@ class Sizes:
 
     Attributes:
         n_members: Number of people in train. None: unknown.
-        release_ratio: Number of released rows for each row of train.
+        n_rows: Number of rows of train.
+        n_released: Number of rows of the synthetic table.
     """
 
     n_members: int | None = None
-    release_ratio: float = 1.0
+    n_rows: int = 0
+    n_released: int = 0
 
     @classmethod
     def of(cls, tables: Mapping[str, Mapping[str, int]]) -> Sizes:
         """Return the sizes of the tables of a report, "rows" and "subjects" by role."""
         train = tables.get("train", {})
         n_rows = train.get("rows", 0)
-        n_synthetic = tables.get("synthetic", {}).get("rows", n_rows)
-        return cls(train.get("subjects"), n_synthetic / n_rows if n_rows else 1.0)
-
-    def n_people(self, share: float) -> int:
-        """Return the number of people of a share of train, at least 1."""
-        return max(round(two_digits(share) * (self.n_members or 0)), 1)  # as the percentage is shown
+        return cls(train.get("subjects"), n_rows, tables.get("synthetic", {}).get("rows", n_rows))
 
     def people(self, share: float) -> str:
         """Return the number of people of a share of train, as "about 51 people", or "" if it is unknown."""
-        if self.n_members is None:
+        if self.n_members is None or not share > 0:
             return ""
-        n_people = self.n_people(share)
-        return f"about {n_people:,} {'person' if n_people == 1 else 'people'}"
+        return f"about {self._counted(share * self.n_members, 'person', 'people')}"
 
     def in_brackets(self, share: float) -> str:
         """Return :meth:`people` in brackets after a space, or ""."""
         people = self.people(share)
         return f" ({people})" if people else ""
+
+    def planted(self, share: float) -> str:
+        """Return the number of copies that are a share of the released rows.
+
+        If each person of train has one row, these are people. Without sizes, it is the share.
+        """
+        if not self.n_released:
+            return f"{percent(share)} of the rows"
+        if self.n_rows == self.n_members:
+            return self._counted(share * self.n_released, "person", "people")
+        return self._counted(share * self.n_released, "row", "rows")
+
+    @staticmethod
+    def _counted(number: float, one: str, several: str) -> str:
+        count = max(round(two_digits(number)), 1)
+        return f"{count:,} {one if count == 1 else several}"
 
 
 NO_SIZES = Sizes()
@@ -166,14 +180,14 @@ def answers(
     others = [group for group in (_GATE, _OTHER) if group in groups or group in measured]
     titles = [*TITLES.items(), *zip(others, others, strict=True)]
     has_copies = any(outcome.status == "fail" for outcome in groups.get("copies", ()))
-    failed_before = {question_of(_statistic_of(words)) for words in remembered}
+    failed_before = {_statistic_of(words) for words in remembered}
     evidence = Evidence(results, estimates, verdict, has_copies, sizes, failed_before)
     return [_answer(group, title, groups.get(group, []), evidence) for group, title in titles]
 
 
 def _statistic_of(words: str) -> str:
     """Return METRIC.STATISTIC of a remembered failure, such as ``dcr.member_excess.proven at most 0.1``."""
-    key = words.split(" ")[0].rstrip(":")
+    key = words.split(" ")[0]
     return ".".join(key.split(".")[:2])
 
 
@@ -195,7 +209,7 @@ class Evidence:
         verdict: Status on the table.
         has_copies: True if a limit on copies is broken.
         sizes: Sizes of the tables.
-        failed_before: Questions with a limit that the same rows broke in an earlier evaluation.
+        failed_before: Statistics with a limit that the same rows broke in an earlier evaluation.
     """
 
     results: Mapping[str, MetricResult]
@@ -242,9 +256,13 @@ def _answer(group: str, title: str, outcomes: list[LimitOutcome], evidence: Evid
         is_explained = evidence.has_copies and group != "copies"  # by the columns at the first question
         if status == "fail" and group in _OF_ROWS and not is_explained:
             statement += _source(evidence.results)
-        if status != "fail" and group in evidence.failed_before:
-            status, word = "fail", _WORDS["fail"]
-            statement = "An earlier evaluation of the same rows broke a limit on this, so a leak is proven."
+        failed_before = [name for name in evidence.failed_before if question_of(name) == group]
+        if status != "fail" and failed_before:
+            status = "fail"
+            strongest = None
+            is_unknown = all(_is_on_unknown_values(name) for name in failed_before)
+            word = _NOT_RULED_OUT if is_unknown else _WORDS["fail"]
+            statement = "The same rows broke a limit on this in an earlier evaluation."
     elif group == _GATE:
         word, statement = _answer_on_detection(status, strongest, planted, evidence)
     else:
@@ -269,7 +287,7 @@ def _word(status: AnswerStatus, outcomes: Sequence[LimitOutcome], leaks: str) ->
     """Return the answer to a main question in a few words."""
     if status == "fail":
         causes = {cause_of(outcome) for outcome in outcomes if outcome.status == "fail"}
-        return "Not ruled out" if causes == {_UNKNOWN} else _WORDS[status]
+        return _NOT_RULED_OUT if causes == {_UNKNOWN} else _WORDS[status]
     if status != "pass":
         return _WORDS[status]
     if _certain(outcomes):
@@ -278,6 +296,15 @@ def _word(status: AnswerStatus, outcomes: Sequence[LimitOutcome], leaks: str) ->
         return _BY_RULE
     # An exact limit alone, such as on values of no real row, states no leak that would have been found.
     return _WORDS[status] if leaks else _WORDS["undecided"]
+
+
+def _is_on_unknown_values(name: str) -> bool:
+    """Return True if a broken limit on this statistic shows values that no real row has."""
+    metric, _, statistic = name.partition(".")
+    if metric not in METRICS:
+        return False
+    causes = METRICS[metric].causes
+    return causes.by_statistic.get(statistic, causes.broken) == _UNKNOWN
 
 
 def _has_unknown_values(outcomes: Iterable[LimitOutcome]) -> bool:
@@ -304,18 +331,29 @@ def _certain(outcomes: Iterable[LimitOutcome]) -> list[LimitOutcome]:
 
 
 def _small_leak(outcomes: Sequence[LimitOutcome], sizes: Sizes) -> str:
-    """Return a sentence on the certain leak that uses most of its limit, with the largest limit on its statistic."""
+    """Return a sentence on the certain leak that uses most of its limit, with the strictest limit on its statistic."""
     certain = _certain(outcomes)
     most = max(certain, key=lambda outcome: outcome.proven / max(outcome.tolerance, 1e-9))
     same = [outcome for outcome in certain if outcome.limit.statistic == most.limit.statistic]
-    widest = max(same, key=lambda outcome: outcome.tolerance)
-    spec = statistic_specs().get(most.limit.statistic)
-    is_share = spec is not None and spec.is_share
-    limit = percent(widest.limit.value) if is_share else number(widest.limit.value)
+    strictest = min(same, key=lambda outcome: outcome.tolerance)
     people = sizes.people(most.estimate.value) if most.estimate is not None and _is_of_people(most) else ""
-    return (
-        f"{_meaning_of(most)}: {percent_interval(most, people)}. The table fails only if more than {limit} is proven."
-    )
+    return f"{percent_interval(most, people)}: {_meaning_of(most)}. {_when_it_fails(strictest)}"
+
+
+def _when_it_fails(outcome: LimitOutcome) -> str:
+    """Return a sentence on the value at which a limit is broken."""
+    limit = outcome.limit
+    value = _in_unit(limit.statistic, limit.value)
+    side = "more" if limit.at_most is not None else "less"
+    if limit.bound == "value":
+        return f"The table fails only if it is {side} than {value}."
+    return f"The table fails only if {side} than {value} is proven."
+
+
+def _in_unit(statistic: str, value: float) -> str:
+    """Return a limit as an exact percentage if the statistic is a share, else as a number."""
+    spec = statistic_specs().get(statistic)
+    return f"{number(100 * value)} %" if spec is not None and spec.is_share else number(value)
 
 
 def _is_beyond_chance(estimate: Estimate, level: float) -> bool:
@@ -372,8 +410,8 @@ def _statement(
     if status == "pass":
         return leaks or f"Only this was tested: {_meaning_of(strongest)}. It is {percent_interval(strongest)}."
     if status == "undecided" and strongest.blind:
-        return _without_evidence(strongest, sizes)
-    if status == "undecided" and strongest.has_too_few_people:
+        return _why_no_evidence(strongest, sizes)
+    if status == "undecided" and strongest.has_too_few_people and cause_of(strongest) == "too few people":
         return "There are too few people for this attack."
     if status == "fail" and strongest.estimate is not None and strongest.estimate.measurable:
         people = sizes.people(strongest.estimate.value) if _is_of_people(strongest) else ""
@@ -381,16 +419,13 @@ def _statement(
     return strongest.reason
 
 
-def _without_evidence(outcome: LimitOutcome, sizes: Sizes) -> str:
+def _why_no_evidence(outcome: LimitOutcome, sizes: Sizes) -> str:
     """Return a sentence on a limit that holds without evidence."""
     if outcome.can_fail is False:
         return "The limits give no evidence: on this table, even a full copy of train stays within them."
     if outcome.finds_no_leak:
         return "This attack could not find any leak, because there are too few people."
-    return (
-        f"There are too few people for this attack. {leak_sentence(outcome, sizes, only=True)} This is more than"
-        f" {WEAK_MULTIPLE} times what the policy tolerates."
-    )
+    return f"There are too few people for this attack. {leak_sentence(outcome, sizes, only=True)}"
 
 
 def _is_of_people(outcome: LimitOutcome) -> bool:
@@ -405,7 +440,8 @@ def _meaning_of(outcome: LimitOutcome) -> str:
     if spec is None:
         return clean(outcome.limit.statistic, 60)
     meaning = spec.meaning.rstrip(".")
-    return f"{meaning[0].lower()}{meaning[1:]}"
+    is_name = "'s" in meaning.split(" ")[0]  # Gretel's
+    return meaning if is_name else f"{meaning[0].lower()}{meaning[1:]}"
 
 
 def _source(results: Mapping[str, MetricResult]) -> str:
@@ -431,32 +467,48 @@ def _planted(evidence: Evidence, group: str) -> str:
 
     They name the kind that is easiest to find and the kind that is hardest to find.
     """
-    shares = sorted(_planted_shares(evidence, group))
-    if not shares:
+    planted = sorted(_planted_shares(evidence, group))
+    found = [pair for pair in planted if pair[0] <= _largest_dose(evidence)]
+    if not found:
         return ""
-    share, what = shares[0]
+    share, what = found[0]
     size = _share_of_release(share, evidence.sizes)
-    found = f"{sentence(what)[:-1]} would have been found if they were at least {size}."
-    if len(shares) > 1:
-        share, what = shares[-1]
+    text = f"{sentence(what)[:-1]} would have been found if they were at least {size}."
+    if len(found) < len(planted):
+        return f"{text} {_not_always_found(planted[-1][1], evidence)}"
+    if len(found) > 1:
+        share, what = found[-1]
         size = _share_of_release(share, evidence.sizes)
-        found += f" The kind that is hardest to find, {what}, would have been found at {size}."
-    return found
+        text += f" The kind that is hardest to find, {what}, would have been found at {size}."
+    return text
 
 
 def _planted_answer(evidence: Evidence) -> tuple[str, str]:
-    """Return which planted leaks would have been found, in people if their number is known.
+    """Return which planted leaks would have been found, in people if each person has one row.
 
     The first part has the kind that is hardest to find. The second part has the other end.
     """
-    shares = sorted(share * evidence.sizes.release_ratio for share, _ in _planted_shares(evidence, _GATE))
-    if evidence.sizes.n_members is None:
-        easiest, hardest = (f"{percent(share)} of the rows" for share in (shares[0], shares[-1]))
-    else:
-        easiest, hardest = (f"{evidence.sizes.n_people(share):,} people" for share in (shares[0], shares[-1]))
-    found = f"As a test, copies were planted in this table. Copies of {hardest} broke a limit with 95 % probability"
-    found += "." if easiest == hardest else f"; for the kind that is easiest to find, {easiest} were enough."
-    return f"Yes, of {hardest} or more", f"{found} Smaller leaks can remain undetected."
+    planted = sorted(_planted_shares(evidence, _GATE))
+    largest_dose = _largest_dose(evidence)
+    hardest, hardest_kind = planted[-1]
+    tested = "As a test, copies were planted in this table."
+    if hardest > largest_dose:
+        return "Not all kinds", f"{tested} {_not_always_found(hardest_kind, evidence)}"
+    easiest = evidence.sizes.planted(planted[0][0])
+    size = evidence.sizes.planted(hardest)
+    text = f"{tested} Copies of {size} broke a limit with 95 % probability"
+    text += "." if easiest == size else f"; for the kind that is easiest to find, {easiest} sufficed."
+    return f"Yes, of {size} or more", f"{text} Smaller leaks can remain undetected."
+
+
+def _largest_dose(evidence: Evidence) -> float:
+    """Return the largest planted share of the rows. Larger shares are extrapolated."""
+    settings = evidence.results["controls"].settings if "controls" in evidence.results else {}
+    return max(settings.get("doses", (_LARGEST_DOSE,)))
+
+
+def _not_always_found(what: str, evidence: Evidence) -> str:
+    return f"{sentence(what)[:-1]} were not always found at {percent(_largest_dose(evidence))} of the rows."
 
 
 def _planted_shares(evidence: Evidence, group: str) -> list[tuple[float, str]]:
@@ -475,7 +527,8 @@ def _planted_shares(evidence: Evidence, group: str) -> list[tuple[float, str]]:
 
 def _share_of_release(share: float, sizes: Sizes) -> str:
     """Return a share of the released rows, for example ``1.7 % of the released rows (about 51 people)``."""
-    return f"{percent(share)} of the released rows{sizes.in_brackets(share * sizes.release_ratio)}"
+    text = f"{percent(share)} of the released rows"
+    return f"{text} (about {sizes.planted(share)})" if sizes.n_released else text
 
 
 def _smallest_leak(outcomes: Sequence[LimitOutcome], sizes: Sizes) -> str:
@@ -514,12 +567,12 @@ def leak_sentence(outcome: LimitOutcome, sizes: Sizes = NO_SIZES, *, only: bool 
     spec = statistic_specs().get(outcome.limit.statistic)
     if spec is None or not spec.leak:
         name = clean(outcome.limit.statistic, 60)
-        return f"{found_if} it moves {name} by {number(outcome.smallest_leak)}."
+        return f"{found_if} it moved {name} by {number(outcome.smallest_leak)}."
     shown = two_digits(size, math.ceil)
     leak = spec.leak.replace("{share}", percent(shown)).replace("{people}", sizes.in_brackets(shown))
     tolerated = ""
-    if outcome.smallest_leak > outcome.tolerance and not only:
-        tolerated = f" The policy tolerates {percent(start + outcome.tolerance)}."
+    if outcome.smallest_leak > outcome.tolerance:
+        tolerated = f" The policy tolerates {_in_unit(outcome.limit.statistic, start + outcome.tolerance)}."
     return f"{found_if} {leak}.{tolerated}"
 
 

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from privacy_assets.metrics.base import GradePlot, LevelPlot
 from privacy_assets.metrics.policies import load_policy, policy_digest
 from privacy_assets.metrics.registry import METRICS, statistic_specs
 from privacy_assets.policy import SHIPPED, LimitOutcome, Policy, Verdict, tally
 from privacy_assets.report.advice import Protection
-from privacy_assets.report.answers import SMALL_LEAK, TITLES, Answer, question_of
+from privacy_assets.report.answers import SMALL_LEAK, Answer
 from privacy_assets.report.svg import Rows, as_number, draw, interval_svg, limit_words, shares_svg
 from privacy_assets.report.words import (
     NO_EVIDENCE,
@@ -142,7 +142,9 @@ def headline(verdict: Verdict, policy: Policy | None, remembered: Sequence[str] 
     if policy.part_of is not None:
         return f"{sentence(counts)[:-1]}. {_part_of(policy)}, so evidence that the policy requires is missing."
     title = clean(policy.title, 90)
-    return f"{sentence(counts)} The evidence supports publishing this table under the policy “{title}”."
+    has_evidence = any(not outcome.by_rule and not outcome.blind for outcome in outcomes)
+    reason = "The evidence" if has_evidence else "The threshold rule"
+    return f"{sentence(counts)} {reason} supports publishing this table under the policy “{title}”."
 
 
 def _part_of(policy: Policy) -> str:
@@ -172,9 +174,9 @@ def doubts(answered: Sequence[Answer], outcomes: Sequence[LimitOutcome]) -> list
     metrics = [name for name in absent if "." not in name]
     limited = {outcome.limit.statistic for outcome in outcomes}
     n_statistics = sum("." in name and name not in limited for name in absent)
-    has_ranges = any("% confidence" in answer.statement for answer in answered if answer.main)
+    has_ranges = any(re.search(r" with [\d.]+ % confidence", answer.statement) for answer in answered if answer.main)
     ranges = ["Each range has the confidence that its limit requires."] if has_ranges else []
-    return [*ranges, *_not_run(metrics), *_not_computed(n_statistics), *_without_evidence(outcomes), _SCOPE]
+    return [*ranges, *_not_run(metrics), *_not_computed(n_statistics), *_no_evidence(answered), _SCOPE]
 
 
 def _not_run(metrics: Sequence[str]) -> Iterator[str]:
@@ -196,18 +198,18 @@ def _not_computed(n_statistics: int) -> Iterator[str]:
         yield f"{n_statistics} statistics that the verdict does not use could not be computed. {why}"
 
 
-def _without_evidence(outcomes: Iterable[LimitOutcome]) -> Iterator[str]:
-    """Yield a sentence on the limits of each question that hold without evidence, next to others with evidence."""
-    questions = Counter(
-        question_of(outcome.limit.statistic) for outcome in outcomes if outcome.passed and outcome.blind
-    )
-    titles = {str(question): title for question, title in TITLES.items()}
-    for question, count in questions.items():
-        limits = "1 limit gives" if count == 1 else f"{count} limits give"
-        yield (
-            f"{limits} no evidence here, because small leaks could not break {'it' if count == 1 else 'them'}. Other"
-            f" limits answer the question: {titles.get(question, question)}"
-        )
+def _no_evidence(answered: Iterable[Answer]) -> Iterator[str]:
+    """Yield a sentence on the limits of each question that hold without evidence."""
+    for answer in answered:
+        n_blind = sum(outcome.passed and outcome.blind for outcome in answer.outcomes)
+        if n_blind == 0:
+            continue
+        limits = "1 limit gives" if n_blind == 1 else f"{n_blind} limits give"
+        text = f"{limits} no evidence here, because {'it' if n_blind == 1 else 'they'} would not have found small leaks"
+        if answer.main and answer.status == "pass":
+            yield f"{text}. Other limits answer the question: {answer.title}"
+        else:
+            yield f"{text}: {answer.title}"
 
 
 def file_facts(origin: Mapping[str, str], fingerprints: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -319,6 +321,9 @@ def answer_entry(answer: Answer, results: Mapping[str, MetricResult], limits: Ma
 
 def without_grades(result: MetricResult) -> MetricResult:
     """Return a result without the words of Gretel's grades, which could be read as a verdict."""
+    metric = METRICS.get(result.metric)
+    if metric is None or not any(isinstance(plot, GradePlot | LevelPlot) for plot in metric.plots):
+        return result
     tables = {}
     for table, rows in result.tables.items():
         if table not in _GRADES:

@@ -297,6 +297,7 @@ class Report:
         )
         reason = headline(self.policy_verdict, self.policy, self.remembered)
         advised = self.advice
+        answered = self.answers
         details = {
             "changes by the threshold rule": self.changes,
             "generator": self.generator,
@@ -317,12 +318,12 @@ class Report:
                 *origin_facts(self.origin, self.engine_version),
                 *signing_facts(self.policy, self.signed, self.attempt),
             ],
-            doubts=doubts(self.answers, self.policy_verdict.outcomes),
-            answers=[answer_entry(answer, results, limits) for answer in self.answers],
+            doubts=doubts(answered, self.policy_verdict.outcomes),
+            answers=[answer_entry(answer, results, limits) for answer in answered],
             limits=[*limits.values()],
             limit_advice=limit_advice(self.policy_verdict.broken),
             advice=[advice_entry(one, self.policy_verdict.outcomes) for one in advised],
-            next_step=next_step(self.verdict, is_signed=self.signed is not None),
+            next_step="" if self.is_part else next_step(self.verdict, is_signed=self.signed is not None),
             configuration=[
                 protection_entry(protection, self.estimate)
                 for protection in self.privacy_configuration
@@ -333,7 +334,7 @@ class Report:
                 for name, (score, level) in self.gretel_scores.items()
             },
             utility=[(name, interval(one), number(one.null)) for name, one in self.utility],
-            useful=useful(self.utility, has_copies=self.answers[0].status == "fail"),
+            useful=useful(self.utility, has_copies=answered[0].status == "fail"),
             utility_text=utility_text(self.utility),
             filter=filter_entry(self.generator, self.results),
             sizes=[

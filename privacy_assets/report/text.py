@@ -38,6 +38,7 @@ def page_text(page: Page, *, columns: int = COLUMNS, every_limit: bool = True) -
     lines += _advice(page, columns)
     lines += ["", "For the data team", ""]
     lines += [*(_limits(page.limits, columns, every_limit) if page.limits else _statistics(page, columns))]
+    lines += _not_computed(page, columns)
     if page.utility_text:
         utility = f"Utility, compared with an equal number of real rows: {page.utility_text}."
         lines += ["", *textwrap.wrap(utility, columns)]
@@ -117,6 +118,16 @@ def _limits(limits: Sequence[Entry], columns: int, every_limit: bool) -> list[st
         held = "1 limit holds" if n_passed == 1 else f"{n_passed} limits hold"
         lines.append(f"{held} (-v lists {'it' if n_passed == 1 else 'them'}).")
     return lines
+
+
+def _not_computed(page: Page, columns: int) -> list[str]:
+    """Return the statistics without a value, and why they have none."""
+    lines = list[str]()
+    for answer in page.answers:
+        for entry in answer["estimates"]:
+            if entry["interval"] == NOT_MEASURED:
+                lines += _wrapped(f"{entry['name']}: {clean(entry['note']) or NOTHING}", columns)
+    return ["", "Not computed", *lines] if page.limits and lines else []
 
 
 def _statistics(page: Page, columns: int) -> list[str]:

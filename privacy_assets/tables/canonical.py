@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, MutableMapping
+from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from privacy_assets.tables.contract import REAL, joint_schema, subject_columns
 from privacy_assets.tables.declared import NOTHING, Declared
 from privacy_assets.tables.given import load
 from privacy_assets.tables.names import as_named
+from privacy_assets.tables.relations import Relation, find_relations
 from privacy_assets.tables.roles import check_subject_is_not_published, with_roles
 from privacy_assets.tables.schema import Frame, TableSchema, check_frame, check_not_published
 from privacy_assets.tables.table import Table
@@ -79,8 +80,9 @@ def real_tables(
     for role, frame in frames.items():
         frame = declared.without_dropped(frame, subject)
         frames[role] = frame if subject is None else frame.drop(columns=[subject])
+    doubts = list[str]()
     if subject is not None and schema is None:
-        check_subject_is_not_published(frames, names, ids, subject, declared)
+        doubts = check_subject_is_not_published(frames, names, ids, subject, declared)
     inferred, notes = (schema, ()) if schema else joint_schema(frames, names, kinds, declared, locked)
     tables = {
         role: Table.of(frames.pop(role), inferred, where=names[role], external=True).with_subject(ids.get(role))
@@ -89,7 +91,28 @@ def real_tables(
     if schema is None:
         rows, where = list(tables.values()), REAL if len(names) > 1 else next(iter(names.values()))
         inferred = with_roles(inferred, rows, people_of(rows), declared, kinds, where=where)
-    return {role: replace(table.with_schema(inferred), notes=notes) for role, table in tables.items()}
+        related = relations_of(list(tables.values()), declared.relations)
+    else:
+        related = ()
+    canonical = {}
+    for role, table in tables.items():
+        canonical[role] = replace(table.with_schema(inferred), notes=(*notes, *doubts), relations=related)
+    return canonical
+
+
+def relations_of(tables: Sequence[Table], declared: Mapping[str, bool]) -> tuple[Relation, ...]:
+    """Return the relations between the columns of the real tables of a release, without generated columns.
+
+    Args:
+        tables: The real tables, with one schema.
+        declared: Declared relations by name; False switches a relation off that would be found.
+    """
+    people = people_of(tables)
+    if people is None:
+        people = np.arange(sum(map(len, tables)))
+    names = tables[0].schema.measured.names
+    columns = [stacked([table[name] for table in tables]) for name in names]
+    return tuple(find_relations(columns, people, declared))
 
 
 def without_rare_values(
@@ -126,7 +149,24 @@ def without_rare_values(
     for role, table in tables.items():
         compact = table.without_rare(rule.columns).with_schema(published).map(Column.compact)
         replaced[role] = replace(compact, notes=(*table.notes, *notes), rules=rule.columns)
-    return replaced
+    relations = published_relations(tables["train"].relations, list(replaced.values()))
+    return {role: replace(table, relations=relations) for role, table in replaced.items()}
+
+
+def published_relations(relations: Iterable[Relation], published: Sequence[Table]) -> tuple[Relation, ...]:
+    """Return the relations that hold after the threshold rule, with the values that determine others.
+
+    Args:
+        relations: Relations of the real rows.
+        published: Real tables after the rule.
+    """
+    kept = []
+    for relation in relations:
+        first, second = (stacked([table[name] for table in published]) for name in (relation.first, relation.second))
+        after = relation.of_rows(first, second)
+        if not after.is_broken(first, second).any():
+            kept.append(after)
+    return tuple(kept)
 
 
 def synthetic_table(

@@ -28,6 +28,7 @@ class Declared:
         rare_values: Lengths of the prefixes to which rare categories are shortened, by column; see
             :mod:`.published_categories`.
         missing: Values that mean a missing value, by column.
+        relations: Relations between columns by name: True declares one, False switches one off; see :mod:`.relations`.
         read: Separator and encoding of CSV files.
         timezone: Zone of times without a time zone, such as "Europe/Berlin". "": there is none.
     """
@@ -39,6 +40,7 @@ class Declared:
     rare_values: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     missing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     timezone: str = ""
+    relations: Mapping[str, bool] = field(default_factory=dict)
     read: CsvFormat = CsvFormat()
 
     @classmethod
@@ -51,6 +53,7 @@ class Declared:
         rare_values: Any = None,
         missing: Any = None,
         timezone: Any = None,
+        relations: Any = None,
         read: Any = None,
         subject: str | None = None,
     ) -> Declared:
@@ -107,6 +110,7 @@ class Declared:
             {name: _lengths(name, one) for name, one in (rare_values or {}).items()},
             {name: tuple(map(str, values)) for name, values in (missing or {}).items()},
             timezone or "",
+            _switches(relations),
             CsvFormat.of(read),
         )
 
@@ -131,6 +135,7 @@ class Declared:
             "rare_values": {name: list(lengths) for name, lengths in self.rare_values.items()},
             "missing": {name: list(values) for name, values in self.missing.items()},
             "timezone": self.timezone,
+            "relations": dict(self.relations),
         }
         return {name: value for name, value in found.items() if value}
 
@@ -146,6 +151,7 @@ class Declared:
             },
             "missing": self.missing,
             "timezone": self.timezone or None,
+            "relations": self.relations,
             "read": self.read,
         }
 
@@ -194,6 +200,17 @@ def _listed(name: str, given: Any) -> tuple[Any, str]:
         frame = load(file, f"allowed_values of {name!r}")
         values = frame[frame.columns[0]].dropna().astype(object).tolist()
     return values, source.strip()
+
+
+def _switches(given: Any) -> dict[str, bool]:
+    """Return declared relations by name."""
+    relations = as_named(given or {})
+    if not isinstance(relations, Mapping) or not all(isinstance(name, str) for name in relations):
+        raise ConfigError("relations must be a mapping {name: true or false}, such as {start <= end: false}.")
+    for name, is_kept in relations.items():
+        if not isinstance(is_kept, bool):
+            raise ConfigError(f"relations: {name!r} needs true or false. Fix: {{{name}: false}} switches it off.")
+    return dict(relations)
 
 
 def _lengths(name: str, given: Any) -> tuple[int, ...]:

@@ -355,12 +355,13 @@ def _likely_subject(reasons: Mapping[str, str], tables: Sequence[Table]) -> str 
 
 def check_subject_is_not_published(
     frames: Mapping[str, Any], names: Mapping[str, str], ids: Mapping[str, Column], subject: str, declared: Declared
-) -> None:
+) -> list[str]:
     """Reject columns that contain identifiers of other people, such as the manager of an employee.
 
     These are columns of codes of which most distinct values occur in the subject column. Two kinds of integers are
     exempt, because counts, amounts and years are often equal to an id by chance: short ones, and columns in which other
-    integers of this size would also be ids, because people are numbered from 0 or 1 on.
+    integers of this size would also be ids, because people are numbered from 0 or 1 on. If all of the latter are ids,
+    the column may contain a manager as well as a year, and a note names it.
 
     Args:
         frames: Real tables without the subject column, by role.
@@ -369,9 +370,13 @@ def check_subject_is_not_published(
         subject: Name of the subject column.
         declared: Declarations by the user. Columns with new values are exempt.
 
+    Returns:
+        Notes on columns that may contain identifiers.
+
     Raises:
-        InputError: If there is such a column.
+        InputError: If there is a column that contains them.
     """
+    notes = list[str]()
     people: set[str] = set()
     for column in ids.values():
         people.update(column.present().distinct().objects())
@@ -380,11 +385,16 @@ def check_subject_is_not_published(
         for frame in frames.values():
             codes |= _codes_of(frame[name])
         n_people = sum(code in people for code in codes)
-        is_found = n_people >= max(_FEW_SUBJECTS, _ALONE * len(codes)) and not _may_be_chance(people, codes, n_people)
-        if name not in declared.new_values and is_found:
+        if name in declared.new_values or n_people < max(_FEW_SUBJECTS, _ALONE * len(codes)):
+            continue
+        if not _may_be_chance(people, codes, n_people):
             what = f"most of its values are values of the subject {safe_repr(subject)}, which is never published"
             fix = f"leave it out ({_both_forms(None, [*declared.drop, name])})"
             raise InputError(what, where=", ".join(names[role] for role in frames), column=name, fix=fix)
+        if n_people == len(codes):
+            text = f"All values of {safe_repr(name)} are also values of {safe_repr(subject)}."
+            notes.append(f"{text} If they identify people, leave it out.")
+    return notes
 
 
 def _may_be_chance(people: set[str], codes: set[str], n_people: int) -> bool:

@@ -18,6 +18,7 @@ from privacy_assets.tables.contract import infer_schema
 from privacy_assets.tables.conversion import check_cells, column_of, restored, rounded
 from privacy_assets.tables.fingerprints import content_fingerprint
 from privacy_assets.tables.given import load
+from privacy_assets.tables.relations import Relation
 from privacy_assets.tables.schema import Frame, Kind, TableSchema, check_frame, option_text
 from privacy_assets.tables.threshold_rule import ColumnRule
 
@@ -36,6 +37,7 @@ class Table:
         seal: Signed record of the step that made a private table. Empty: not signed.
         notes: Notes for the report on how a private table was read. They contain no cell.
         rules: Threshold rule by column, if it was applied; see :mod:`.threshold_rule`.
+        relations: Relations between columns of the real rows; see :mod:`.relations`.
     """
 
     schema: TableSchema
@@ -45,6 +47,7 @@ class Table:
     seal: bytes = field(default=b"", repr=False)
     notes: tuple[str, ...] = ()
     rules: Mapping[str, ColumnRule] = field(default_factory=dict, repr=False)
+    relations: tuple[Relation, ...] = ()
 
     @classmethod
     def of(
@@ -130,8 +133,12 @@ class Table:
         return self if ids is None else replace(self.with_columns(ids), subject=ids.name)
 
     def without_subject(self) -> Table:
-        """Return the columns of the schema, without subject, seal, notes and rules."""
+        """Return the columns of the schema, without subject, seal, notes, rules and relations."""
         return self.of_columns(self.schema, self.columns)
+
+    def for_training(self) -> Table:
+        """Return the columns of the schema with rules and relations, which generators use."""
+        return replace(self.without_subject(), rules=self.rules, relations=self.relations)
 
     def with_columns(self, *columns: Column) -> Table:
         """Replace the columns with these names."""
@@ -213,6 +220,7 @@ class Table:
         facts: dict[str, Any] = {"schema": self.schema.to_json(), "subject": self.subject, "rows": self.rows}
         rules = {name: rule.to_json() for name, rule in self.rules.items()}
         facts |= {"columns": columns, "notes": list(self.notes), "rules": rules}
+        facts["relations"] = [relation.to_json() for relation in self.relations]
         arrays = [column.cells for column in self.columns.values()]
         for rule in self.rules.values():
             if rule.levels is not None:
@@ -232,7 +240,8 @@ class Table:
             columns[name] = Column(name, kind, cells, tuple(values) if coded else None)
         schema, notes = TableSchema.from_json(facts["schema"]), tuple(facts["notes"])
         rules = {name: ColumnRule.from_json(rule, arrays) for name, rule in facts["rules"].items()}
-        return cls(schema, columns, facts["rows"], facts["subject"], notes=notes, rules=rules)
+        relations = tuple(Relation.from_json(relation) for relation in facts["relations"])
+        return cls(schema, columns, facts["rows"], facts["subject"], notes=notes, rules=rules, relations=relations)
 
 
 def joint(tables: Mapping[str, Table]) -> dict[str, Table]:

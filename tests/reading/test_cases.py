@@ -574,7 +574,18 @@ def test_amounts_are_not_mistaken_for_people_who_are_numbered(first: int) -> Non
     frame = pd.DataFrame({"member": first + np.arange(8000) // 2, "amount": amounts, "age": np.arange(8000) % 60})
     assert canonical_table(frame, "member", None).without_subject().schema.names == ["amount", "age"]
     some = frame.assign(year=rng.integers(1972, 2022, 8000)).sample(2500, random_state=first)  # ids have gaps
-    assert canonical_table(some, "member", None).without_subject().schema.names == ["amount", "age", "year"]
+    table = canonical_table(some, "member", None)
+    assert table.without_subject().schema.names == ["amount", "age", "year"] and not table.notes
+
+
+def test_a_note_names_integers_that_may_be_people_who_are_numbered() -> None:
+    rng = np.random.default_rng(0)
+    members = np.arange(1, 4001)
+    frame = pd.DataFrame({"member": members, "manager": rng.choice(members[1000:], 4000), "age": members % 60})
+    table = canonical_table(frame, "member", None)
+    assert table.notes == (
+        "All values of 'manager' are also values of 'member'. If they identify people, leave it out.",
+    )
 
 
 def test_names_of_people_are_left_out_of_a_proposed_file(tmp_path: Path, capsys: Any) -> None:

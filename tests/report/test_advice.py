@@ -261,7 +261,8 @@ def test_people_and_columns_are_named_so_that_a_followed_remedy_does_not_return(
     ("subjects", "train", "holdout", "people"),
     [
         (FEWER, 1000, 600, "about 1,500 people in the training data and 900 held-out people"),
-        (FEWER // 10, 1000, 600, "about 15,000 people in the training data and 9,000 held-out people"),
+        (FEWER // 10, 1000, 600, "about 1,500 people in the training data and 900 held-out people"),
+        (FEWER, 12_114, 300, "about 1,500 people in the training data and 900 held-out people"),
         (FEWER, 2000, 900, "about 2,100 people in the training data and 940 held-out people"),
     ],
 )
@@ -274,6 +275,7 @@ def test_one_number_of_people_is_advised(subjects: int, train: int, holdout: int
 
 
 def test_no_number_of_people_is_advised_if_none_is_known() -> None:
+    assert advice([], Known(people={"train": 2000, "holdout": 1000})) == []
     few = replace(outcome(FIRST, 0.0, subjects=FEWER), people_factor=math.nan)
     (found,) = advice([few], Known(people={"train": 2000, "holdout": 1000}))
     assert found["means"] == "The tables are too small for a decision."

@@ -73,7 +73,7 @@ def test_a_weak_limit_gives_evidence_with_the_stated_number_of_people(value: flo
     limit = Limit("m.f", at_most=0.01, bound="proven")
 
     def outcome_of(factor: float):
-        found = estimate("f", value, 0.4 / factor**0.5, null=0.0, question="inference", is_share=True)
+        found = estimate("f", value, 0.15 / factor**0.5, null=0.0, question="inference", is_share=True)
         found = replace(found, subjects=round(subjects * factor))
         return Policy((limit,)).judge({"m": MetricResult("m", (found,))}).outcomes[0]
 
@@ -145,7 +145,7 @@ def test_the_detectable_leaks_is_that_of_planted_copies_or_what_could_be_detecte
         " chance."
     )
     unknown = report(dcr(), limits=(Limit("dcr.member_excess", at_most=0.05),)).answers[0].detectable_leaks
-    assert unknown == "A leak would have been found if it moves dcr.member_excess by 0.05."
+    assert unknown == "A leak would have been found if it moved dcr.member_excess by 0.05."
     planted = tuple(
         Estimate(f"smallest_leak_{kind}", at, 0.5 * at, at, 500, 500, measures="evaluation")
         for kind, at in (("exact", 0.0147), ("jittered", math.nan))

@@ -209,3 +209,63 @@ def test_each_limited_statistic_has_a_sentence_with_a_slot_for_its_number() -> N
         if question_of(limit.statistic) in TITLES:
             assert spec.leak.count("{share}") == 1 and spec.leak.count("{people}") <= 1, limit.statistic
     assert all(not spec.leak or "{share}" in spec.leak for metric in METRICS.values() for spec in metric.statistics)
+
+
+def test_a_small_leak_states_the_value_at_which_the_table_fails() -> None:
+    """The strictest limit on the statistic decides, not the widest one."""
+    n_small = 0
+    for made in REPORTS:
+        for answer in made.answers[:6]:
+            found = re.search(r"fails only if more than ([\d.]+) % is proven", answer.statement)
+            if answer.word != SMALL_LEAK:
+                assert not found
+                continue
+            assert found is not None
+            n_small += 1
+            limits = [outcome.limit for outcome in answer.outcomes]
+            values = [limit.value for limit in limits if f"{100 * limit.value:.4g}" == found[1]]
+            strictest = {
+                limit.statistic: min(x.value for x in limits if x.statistic == limit.statistic) for limit in limits
+            }
+            assert values and values[0] in strictest.values()
+    assert n_small > 10
+
+
+@pytest.mark.parametrize(
+    ("shares", "rows", "word", "words"),
+    [
+        ((0.01, 0.05), 2000, "Yes, of 100 people or more", "20 people sufficed"),
+        ((0.01, 0.05), 6000, "Yes, of 300 rows or more", "60 rows sufficed"),  # each person has three rows
+        ((0.0001, 0.0001), 2000, "Yes, of 1 person or more", "Copies of 1 person broke"),
+        (
+            (0.01, 0.93),
+            2000,
+            "Not all kinds",
+            "Copies with slightly changed numbers were not always found at 20 % of the rows",
+        ),
+    ],
+)
+def test_planted_copies_are_counted_in_people_only_if_each_has_one_row(
+    shares, rows: int, word: str, words: str
+) -> None:
+    planted = []
+    for kind, share in zip(("exact", "jittered"), shares, strict=True):
+        planted.append(Estimate(f"smallest_leak_{kind}", share, share / 2, share, 500, 500, measures="evaluation"))
+    results = {**ALL[2]().results, "controls": MetricResult("controls", tuple(planted))}
+    sizes = {"train": {"rows": rows, "columns": 9, "subjects": 2000}, "synthetic": {"rows": rows, "columns": 9}}
+    made = ALL[2]()
+    verdict = made.policy.judge(results)
+    shown = replace(made, results=results, policy_verdict=verdict, tables=sizes).answers[6]
+    assert (shown.word, words in shown.statement) == (word, True), shown.statement
+
+
+def test_a_negative_share_is_no_number_of_people() -> None:
+    found = Estimate(
+        "excess", -0.2, -0.25, -0.15, 3000, 2000, null=0.0, direction="two_sided", question="linking", is_share=True
+    )
+    limits = (Limit("linkability.excess", at_most=0.02, bound="proven"),)
+    results = {"linkability": MetricResult("linkability", (found,))}
+    policy = Policy(limits, name="example")
+    made = Report(title="t", policy=policy, policy_verdict=policy.judge(results), results=results, tables=SIZES, seed=0)
+    statements = " ".join(answer.statement for answer in made.answers)
+    assert "-20 %" in statements and "person" not in statements.replace("two halves of the record", "")

@@ -74,16 +74,16 @@ def test_a_later_attempt_is_judged_at_its_own_level_wherever_the_report_is_read(
 
 
 def test_rows_that_failed_before_fail_on_their_page_too():
-    told = replace(passing(), remembered=("dcr.member_excess: 0.3 is above the limit 0.1",))
+    told = replace(passing(), remembered=("dcr.member_excess at most 0.1",))
     assert again(told).verdict == told.verdict == "fail"
-    assert "failed before" in told.to_text() and "0.3 is above the limit" in again(told).to_html()
+    assert "failed before" in told.to_text() and "dcr.member_excess at most 0.1" in again(told).to_html()
     assert "remembered" not in passing().to_json()
     words = {answer.title: answer.word for answer in again(told).answers}
     assert words[TITLES["copies"]] == "Yes" and words[TITLES["singling out"]] == "No leak found"
-    key = "singling_out.risk at most 0.09"
-    assert (
-        replace(passing(), remembered=(key,)).answers[1].statement.startswith("An earlier evaluation of the same rows")
-    )
+    singled_out = replace(passing(), remembered=("singling_out.risk at most 0.09",)).answers[1]
+    assert singled_out.statement == "The same rows broke a limit on this in an earlier evaluation."
+    foreign = replace(passing(), remembered=("value_disclosure.foreign_cells at most 0",)).answers[5]
+    assert (foreign.word, foreign.status, foreign.strongest) == ("Not ruled out", "fail", None)
 
 
 @pytest.mark.parametrize(("measures", "said"), [("release", True), ("evaluation", False)])

@@ -1,0 +1,453 @@
+"""Columns with relations, rewritten so that a generator keeps the relations.
+
+The generator is trained on
+
+- the distance of a column from the columns that bound it, as a difference or a ratio, in place of the column,
+- a determined category only where it is free, such as in rows whose code is ``other``.
+
+Its rows are changed back: distances are added, determined categories looked up, and gaps made and filled. Published
+values of the threshold rule stay published values, and no value leaves the range of its column.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from scipy.stats import rankdata
+
+from privacy_assets.generators.base import (
+    CodedGenerator,
+    FittedGenerator,
+    Training,
+    read_arrays,
+    read_manifest,
+    write_arrays,
+)
+from privacy_assets.tables.column import DAY, Column, distinct_sorted
+from privacy_assets.tables.conversion import rounded
+from privacy_assets.tables.relations import Relation
+from privacy_assets.tables.schema import ColumnSchema, TableSchema
+from privacy_assets.tables.table import Table
+from privacy_assets.tables.threshold_rule import ColumnRule, load_rules, save_rules
+
+Form = Literal["above", "share below", "below", "share above", "between"]
+_REWRITTEN = "rewritten"  # folder of the generator of the rewritten columns
+_RULES = "rules.npz"
+
+
+@dataclass(frozen=True, eq=False)
+class OrderedColumn:
+    """A number or time that is trained as its distance from earlier columns.
+
+    Attributes:
+        name: Name.
+        lows: Earlier columns that are never above it.
+        highs: Earlier columns that are never below it.
+        form: What is trained instead of the value c between its bounds L and U: "above" c - L, "share below" L / c,
+            "below" U - c, "share above" c / U, "between" (c - L) / (U - L).
+        levels: Distinct values of the training rows, ascending.
+    """
+
+    name: str
+    lows: tuple[str, ...]
+    highs: tuple[str, ...]
+    form: Form
+    levels: np.ndarray
+
+    @classmethod
+    def of(cls, train: Table, name: str, lows: Sequence[str], highs: Sequence[str]) -> OrderedColumn:
+        """Create the rewriting of a column with the form that depends least on its bound."""
+        levels = distinct_sorted(train[name].present().floats())
+        column = cls(name, tuple(lows), tuple(highs), "between", levels)
+        if lows and highs:
+            return column
+        difference = replace(column, form="above" if lows else "below")
+        ratio = replace(column, form="share below" if lows else "share above")
+        low, high = column.bounds(train.columns)
+        value = train[name].floats()
+        bound = low if lows else high
+        is_present = ~np.isnan(value)
+        divisor = value if lows else high
+        if not (divisor[is_present] > 0).all() or (low[is_present] < 0).any():
+            return difference
+        bound = bound[is_present]
+        dependence = {}
+        for candidate in (difference, ratio):
+            distances = candidate.distances(value, low, high)[is_present]
+            dependence[candidate.form] = abs(_rank_correlation(distances, bound))
+        return ratio if dependence[ratio.form] < dependence[difference.form] else difference
+
+    def bounds(self, columns: Mapping[str, Column]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the largest lower and the smallest upper bound of each row, float64 (n,) each.
+
+        Without a value in a bounding column, the range of the column is the bound.
+        """
+        n_rows = len(next(iter(columns.values())))
+        low = np.full(n_rows, self.levels[0])
+        high = np.full(n_rows, self.levels[-1])
+        for name in self.lows:
+            low = np.fmax(low, columns[name].floats())
+        for name in self.highs:
+            high = np.fmin(high, columns[name].floats())
+        return low, high
+
+    def distances(self, value: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+        """Return what is trained instead of the values, float64 (n,)."""
+        if self.form == "above":
+            return value - low
+        if self.form == "below":
+            return high - value
+        if self.form == "share below":
+            return low / value
+        if self.form == "share above":
+            return value / high
+        width = high - low
+        share = np.full(len(value), 0.5)
+        np.divide(value - low, width, out=share, where=width > 0)
+        return np.where(np.isnan(value), np.nan, share)
+
+    def values(self, distances: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+        """Return the values of distances, within the bounds; inverse of :meth:`distances`."""
+        if self.form == "above":
+            value = low + distances
+        elif self.form == "below":
+            value = high - distances
+        elif self.form == "share below":
+            value = np.full(len(low), high)
+            np.divide(low, distances, out=value, where=distances > 0)
+            value = np.where(np.isnan(distances), np.nan, value)
+        elif self.form == "share above":
+            value = high * distances
+        else:
+            value = low + distances * (high - low)
+        return np.clip(value, low, np.maximum(low, high))
+
+    def rewritten(self, column: Column, columns: Mapping[str, Column]) -> Column:
+        """Return the column that is trained instead.
+
+        Args:
+            column: The column.
+            columns: Columns of the table.
+        """
+        low, high = self.bounds(columns)
+        distances = self.distances(column.floats(), low, high)
+        return Column(self.name, "numeric", distances)
+
+    def restored(
+        self, distances: Column, schema: ColumnSchema, columns: Mapping[str, Column], rule: ColumnRule | None
+    ) -> Column:
+        """Return the column of trained distances.
+
+        Args:
+            distances: Distances.
+            schema: Schema of the column.
+            columns: Earlier columns, as published.
+            rule: Threshold rule of the column.
+        """
+        low, high = self.bounds(columns)
+        value = self.values(distances.floats(), low, high)
+        column = rounded(_of_floats(self.name, value, schema), schema)
+        if rule is not None:
+            column = rule.apply(column)
+        return self._kept_in_bounds(column, schema, low, high)
+
+    def _kept_in_bounds(self, column: Column, schema: ColumnSchema, low: np.ndarray, high: np.ndarray) -> Column:
+        """Replace values that rounding has moved out of the bounds by the nearest value of the training rows within."""
+        value = column.floats()
+        last = len(self.levels) - 1
+        at_or_above_low = self.levels[np.minimum(np.searchsorted(self.levels, low, side="left"), last)]
+        at_or_below_high = self.levels[np.maximum(np.searchsorted(self.levels, high, side="right") - 1, 0)]
+        is_below = value < low
+        is_above = value > high
+        moved = np.where(is_below, at_or_above_low, np.where(is_above, at_or_below_high, value))
+        changed = _of_floats(self.name, moved, schema)
+        return replace(column, cells=np.where(is_below | is_above, changed.cells, column.cells))
+
+
+def _rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
+    """Return Spearman's rank correlation; 0 if one of the arrays is constant."""
+    ranks = np.stack([rankdata(first), rankdata(second)])
+    deviations = ranks.std(axis=1)
+    if not deviations.all():
+        return 0.0
+    centred = ranks - ranks.mean(axis=1, keepdims=True)
+    return float((centred[0] * centred[1]).mean() / deviations.prod())
+
+
+def _of_floats(name: str, value: np.ndarray, schema: ColumnSchema) -> Column:
+    """Return a column of numbers, or of times in days; NaN is missing."""
+    if schema.kind == "numeric":
+        return Column(name, schema.kind, value)
+    scale = DAY if schema.kind == "datetime" else 1.0
+    missing = Column(name, schema.kind, np.zeros(1, dtype=np.int64)).take_or_missing(np.array([-1]))
+    is_present = ~np.isnan(value)
+    cells = np.full(len(value), missing.cells[0])
+    cells[is_present] = np.rint(value[is_present] * scale).astype(np.int64)
+    return Column(name, schema.kind, cells)
+
+
+@dataclass(frozen=True, eq=False)
+class Rewriting:
+    """Rewriting of the columns of a table with relations.
+
+    Attributes:
+        schema: Schema of the table.
+        rewritten_schema: Schema of the rewritten table.
+        ordered: Columns trained as distances, in the order of the table.
+        determined: Codes and gaps, each after the relations that determine its first column.
+        rules: Threshold rules of the columns with an order.
+    """
+
+    schema: TableSchema
+    rewritten_schema: TableSchema
+    ordered: Sequence[OrderedColumn]
+    determined: Sequence[Relation]
+    rules: Mapping[str, ColumnRule]
+
+    @classmethod
+    def of(cls, train: Table, relations: Iterable[Relation], bounded: Iterable[str] = ()) -> Rewriting | None:
+        """Create the rewriting of training rows. None: there is nothing to rewrite.
+
+        Args:
+            train: Training rows, with their threshold rules.
+            relations: Relations to keep.
+            bounded: Columns with public bounds of a generator that states an epsilon. They are not rewritten.
+        """
+        relations = list(relations)
+        fixed = set(bounded)
+        pairs = {(one.first, one.second) for one in relations if one.kind == "order"}
+        ordered = _ordered_columns(train, _closure(pairs), fixed)
+        determined = _in_dependency_order([one for one in relations if one.kind != "order" and one.determined])
+        if not ordered and not determined:
+            return None
+        places = {column.name for column in ordered}
+        bounding = {name for column in ordered for name in (*column.lows, *column.highs)}
+        rules = {name: rule for name, rule in train.rules.items() if name in places | bounding}
+        rewriting = cls(train.schema, train.schema, ordered, determined, rules)
+        return replace(rewriting, rewritten_schema=rewriting._schema_of(train))
+
+    @property
+    def names(self) -> set[str]:
+        """Names of the columns that are not trained as they are."""
+        return {column.name for column in self.ordered} | {relation.second for relation in self.determined}
+
+    def _schema_of(self, train: Table) -> TableSchema:
+        distances = {column.name for column in self.ordered}
+        codes = {relation.second for relation in self.determined if relation.kind == "code"}
+        columns = []
+        for column in train.schema.columns:
+            if column.name in distances:
+                columns.append(ColumnSchema(column.name, "numeric", column.nullable, "float64", role="number"))
+            elif column.name in codes:
+                columns.append(replace(column, nullable=True))
+            else:
+                columns.append(column)
+        return TableSchema(tuple(columns))
+
+    @staticmethod
+    def _is_free(relation: Relation, table: Table) -> np.ndarray:
+        """Return True for rows that do not determine the second column of a code, bool (n,)."""
+        return relation.expected(table[relation.first], []) < 0
+
+    def apply(self, train: Table) -> Table:
+        """Return the rows that the generator is trained on."""
+        columns = dict(train.columns)
+        for column in self.ordered:
+            columns[column.name] = column.rewritten(train[column.name], train.columns)
+        for relation in self.determined:
+            if relation.kind == "code":
+                second = train[relation.second]
+                is_free = self._is_free(relation, train)
+                columns[relation.second] = second.take_or_missing(np.where(is_free, np.arange(len(second)), -1))
+        return replace(Table.of_columns(self.rewritten_schema, columns), rules=train.rules)
+
+    def restore(self, made: Table, seed: int) -> Table:
+        """Return rows of the generator in the columns of the table.
+
+        Args:
+            made: Rewritten rows.
+            seed: Seed of the choice of values for gaps that no real row has.
+        """
+        rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(len(self.schema.columns),)))
+        columns = dict(made.columns)
+        for relation in self.determined:
+            first = columns[relation.first]
+            if relation.kind == "code":
+                columns[relation.second] = self._looked_up(relation, first, columns[relation.second], rng)
+            else:
+                columns[relation.second] = _with_gaps(relation, first, columns[relation.second], rng)
+        published = {name: rule.apply(columns[name]) for name, rule in self.rules.items() if name in made.columns}
+        ordered = {column.name for column in self.ordered}
+        columns |= {name: column for name, column in published.items() if name not in ordered}
+        for column in self.ordered:
+            schema = self.schema[column.name]
+            distances = columns[column.name]
+            columns[column.name] = column.restored(distances, schema, columns, self.rules.get(column.name))
+        return Table.of_columns(self.schema, columns)
+
+    def _looked_up(self, relation: Relation, first: Column, free: Column, rng: np.random.Generator) -> Column:
+        """Return the second column of a code: what the first one determines, and the trained category elsewhere."""
+        schema = self.schema[relation.second]
+        answers = {pair.answer for pair in relation.determined if pair.answer is not None} | set(free.values or ())
+        values = (False, True) if schema.kind == "boolean" else tuple(sorted(answers))
+        expected = relation.expected(first, [*values, None])
+        is_free = expected < 0
+        determined = np.where(expected == len(values), -1, expected)
+        own = free.index_in(values)
+        if not schema.nullable:
+            own = _filled(own, is_free & (own < 0), is_free & (own >= 0), rng)
+        return Column.of_codes(relation.second, schema.kind, np.where(is_free, own, determined), values)
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        """Write arrays to a folder, and return JSON-compatible entries of a manifest."""
+        write_arrays(folder, {f"levels.{place}": column.levels for place, column in enumerate(self.ordered)})
+        save_rules(folder / _RULES, self.rules)
+        ordered = [[column.name, list(column.lows), list(column.highs), column.form] for column in self.ordered]
+        return {
+            "rewritten_schema": self.rewritten_schema.to_json(),
+            "ordered": ordered,
+            "determined": [relation.to_json() for relation in self.determined],
+        }
+
+    @classmethod
+    def load(cls, folder: Path, schema: TableSchema, manifest: Mapping[str, Any]) -> Rewriting:
+        """Load what :meth:`save` wrote."""
+        arrays = read_arrays(folder)
+        ordered = []
+        for place, (name, lows, highs, form) in enumerate(manifest["ordered"]):
+            ordered.append(OrderedColumn(name, tuple(lows), tuple(highs), form, arrays[f"levels.{place}"]))
+        determined = [Relation.from_json(one) for one in manifest["determined"]]
+        rewritten_schema = TableSchema.from_json(manifest["rewritten_schema"])
+        return cls(schema, rewritten_schema, ordered, determined, load_rules(folder / _RULES))
+
+
+def _closure(pairs: set[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Return the pairs of columns that have an order, also through other columns."""
+    closed = set(pairs)
+    while True:
+        more = {(low, high) for low, middle in closed for start, high in closed if middle == start} - closed
+        if not more:
+            return closed
+        closed |= more
+
+
+def _ordered_columns(train: Table, pairs: set[tuple[str, str]], fixed: set[str]) -> list[OrderedColumn]:
+    ordered = []
+    earlier = list[str]()
+    for name in train.schema.names:
+        lows = [other for other in earlier if (other, name) in pairs]
+        highs = [other for other in earlier if (name, other) in pairs]
+        earlier.append(name)
+        if (lows or highs) and name not in fixed and not train[name].missing.all():
+            ordered.append(OrderedColumn.of(train, name, lows, highs))
+    return ordered
+
+
+def _in_dependency_order(relations: Sequence[Relation]) -> list[Relation]:
+    """Return codes, then gaps, each after the relation that determines its first column."""
+    in_order = list[Relation]()
+    for kind in ("code", "gap"):
+        waiting = [relation for relation in relations if relation.kind == kind]
+        while waiting:
+            seconds = {relation.second for relation in waiting}
+            ready = [relation for relation in waiting if relation.first not in seconds]
+            if not ready:
+                break  # the user declared a circle
+            in_order.extend(ready)
+            waiting = [relation for relation in waiting if relation not in ready]
+    return in_order
+
+
+def _with_gaps(relation: Relation, first: Column, second: Column, rng: np.random.Generator) -> Column:
+    """Return the second column of a gap: missing where the first column says so, and filled where it must not be."""
+    expected = relation.expected(first, [False, True])
+    is_gap = expected == 1
+    is_missing = second.missing
+    is_absent = (expected == 0) & is_missing
+    donors = ~is_missing & ~is_gap
+    rows = _filled(np.arange(len(second)), is_absent, donors, rng)
+    return second.take_or_missing(np.where(is_gap, -1, rows))
+
+
+def _filled(values: np.ndarray, is_absent: np.ndarray, donors: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return ``values`` with those that are absent replaced by values of random donors, if there are any."""
+    if not is_absent.any() or not donors.any():
+        return values
+    filled = values.copy()
+    filled[is_absent] = rng.choice(values[donors], int(is_absent.sum()))
+    return filled
+
+
+class WithRelations(FittedGenerator):
+    """A generator of rewritten columns, whose rows are changed back.
+
+    Attributes:
+        inner: Generator of the rewritten columns.
+        rewriting: The rewriting.
+    """
+
+    def __init__(self, inner: FittedGenerator, rewriting: Rewriting) -> None:
+        self.inner = inner
+        self.rewriting = rewriting
+        self.generator = inner.generator
+        self.schema = rewriting.schema
+        self.history = inner.history
+        self.privacy = inner.privacy
+        if self.privacy.epsilon is not None:
+            names = ", ".join(sorted(rewriting.names))
+            outside = (*self.privacy.outside_guarantee, f"ranges and determined values of {names}")
+            self.privacy = replace(self.privacy, outside_guarantee=outside)
+
+    def _sample(self, rows: int, seed: int) -> Table:
+        return self.rewriting.restore(self.inner.sample(rows, seed=seed), seed)
+
+    def _save(self, folder: Path) -> dict[str, Any]:
+        self.inner.save(folder / _REWRITTEN)
+        return {"rewriting": self.rewriting.save(folder)}
+
+
+class RelationalGenerator(CodedGenerator):
+    """A generator that keeps the relations between the columns of its training rows.
+
+    Audits fit it to coded cells, without relations.
+
+    Attributes:
+        keeps_declared_only: True for generators that state an epsilon: relations that are found disclose the rows.
+    """
+
+    keeps_declared_only: ClassVar[bool] = False
+
+    def _fit(self, train: Table, training: Training) -> FittedGenerator:
+        relations = [one for one in train.relations if one.is_declared or not self.keeps_declared_only]
+        rewriting = Rewriting.of(train, relations, self.bounded_columns)
+        if rewriting is None:
+            return self._fit_rows(train, training)
+        rewritten = rewriting.apply(train)
+        inner = self._fit_rows(rewritten, training)
+        if not self.creates_values:
+            inner.keep_to_levels(rewritten)
+        return WithRelations(inner, rewriting)
+
+    @abstractmethod
+    def _fit_rows(self, train: Table, training: Training) -> FittedGenerator:
+        """Fit to rows without relations."""
+
+    def load(self, folder: Path, schema: TableSchema, manifest: Mapping[str, Any]) -> FittedGenerator:
+        """Implement :meth:`Generator.load`."""
+        if "rewriting" not in manifest:
+            return self._load_rows(folder, schema, manifest)
+        rewriting = Rewriting.load(folder, schema, manifest["rewriting"])
+        inner_folder = folder / _REWRITTEN
+        inner_manifest = read_manifest(inner_folder)
+        inner = self._load_rows(inner_folder, rewriting.rewritten_schema, inner_manifest)
+        inner.levels = inner_manifest["levels"]
+        return WithRelations(inner, rewriting)
+
+    @abstractmethod
+    def _load_rows(self, folder: Path, schema: TableSchema, manifest: Mapping[str, Any]) -> FittedGenerator:
+        """Load a generator that was fitted to rows without relations."""

@@ -1,0 +1,414 @@
+"""Relations between the columns of the real rows that a synthetic table should keep.
+
+There are three kinds:
+
+- **order**: ``start <= end`` in all rows that have both,
+- **code**: each value of a category determines another category, such as ``postcode -> town``,
+- **gap**: a column is missing exactly where another one has certain values, such as ``smokes -> gaps of cigarettes``.
+
+A relation counts only if it is no coincidence: if one of its columns were shuffled, it would be broken in at least 1 %
+of the rows, and in at least 20 of them. Rows of one person count once. At least 100 people must have both columns.
+Relations that follow from others are left out: of ``a <= b``, ``b <= c`` and ``a <= c`` the last one, and all but one
+column that determines another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from privacy_assets.errors import ConfigError, safe_repr
+from privacy_assets.tables.column import Column, distinct_sorted
+from privacy_assets.tables.published_categories import count_holders
+
+RelationKind = Literal["order", "code", "gap"]
+_MIN_PEOPLE = 100
+_MIN_SHARE = 0.01  # share of rows in which a relation is broken if one of its columns is shuffled
+_MIN_BROKEN = 20.0  # number of these rows
+_FIRST_ROWS = 500  # rows that rule out most relations
+_CODED = ("categorical", "boolean")
+NOTHING_DECLARED: Mapping[str, bool] = MappingProxyType({})
+_FREE = -1  # position of the answer of a row that determines nothing
+
+
+class Determined(NamedTuple):
+    """What a value of the first column determines.
+
+    Attributes:
+        value: Value of the first column. For a number or time: whether there is one. None: missing.
+        answer: Value of the second column, None if it is missing. For a gap: whether the second column is missing.
+    """
+
+    value: Any
+    answer: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A relation between two columns.
+
+    Attributes:
+        kind: Kind of the relation.
+        first: The smaller column of an order, else the column that determines the other one.
+        second: The other column.
+        is_declared: Whether the owner of the table declared it, instead of it being found in the real rows.
+        determined: Of codes and gaps, the values of the first column that determine the second one. Others, such as
+            ``other`` or a prefix after the threshold rule, leave it free.
+    """
+
+    kind: RelationKind
+    first: str
+    second: str
+    is_declared: bool = False
+    determined: tuple[Determined, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Name in settings and reports: ``a <= b``, ``a -> b`` or ``a -> gaps of b``."""
+        if self.kind == "order":
+            return f"{self.first} <= {self.second}"
+        if self.kind == "code":
+            return f"{self.first} -> {self.second}"
+        return f"{self.first} -> gaps of {self.second}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-compatible mapping. It contains categories."""
+        return {
+            "kind": self.kind,
+            "first": self.first,
+            "second": self.second,
+            "is_declared": self.is_declared,
+            "determined": [list(pair) for pair in self.determined],
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Relation:
+        """Create a relation from the output of :meth:`to_json`."""
+        determined = tuple(Determined(*pair) for pair in data["determined"])
+        return cls(data["kind"], data["first"], data["second"], data["is_declared"], determined)
+
+    def of_rows(self, first: Column, second: Column) -> Relation:
+        """Return the relation with the values that determine the second column in these rows.
+
+        Args:
+            first: First column of the stacked real tables, as published.
+            second: Second column of the same rows.
+        """
+        if self.kind == "order":
+            return self
+        codes = _FirstCodes.of(first)
+        answers = _AnswerCodes.of(self.kind, second)
+        n_answers = len(answers.values)
+        combinations = distinct_sorted(codes.codes * n_answers + answers.codes)
+        n_answers_of = np.bincount(combinations // n_answers, minlength=len(codes.values))
+        determined = []
+        for combination in combinations.tolist():
+            code, answer = divmod(combination, n_answers)
+            value = codes.values[code]
+            # Rows without a postcode may have any town.
+            is_free = n_answers_of[code] > 1 or (self.kind == "code" and value is None)
+            if not is_free:
+                determined.append(Determined(value, answers.values[answer]))
+        return replace(self, determined=tuple(determined))
+
+    def is_broken(self, first: Column, second: Column) -> np.ndarray:
+        """Return True for rows that break the relation, bool (n,).
+
+        Args:
+            first: First column.
+            second: Second column of the same rows.
+        """
+        if self.kind == "order":
+            has_both = ~(first.missing | second.missing)
+            return np.asarray(has_both & (first.cells > second.cells))
+        answers = _AnswerCodes.of(self.kind, second)
+        expected = self.expected(first, answers.values)
+        return np.asarray((expected != _FREE) & (expected != answers.codes))
+
+    def expected(self, first: Column, answers: Sequence[Any]) -> np.ndarray:
+        """Return the position in ``answers`` of what each row determines, int64 (n,); -1: the row is free.
+
+        Args:
+            first: First column.
+            answers: Values of the second column, see :class:`Determined`. Others have the position ``len(answers)``.
+        """
+        codes = _FirstCodes.of(first)
+        positions = {answer: position for position, answer in enumerate(answers)}
+        determined = dict(self.determined)
+        table = []
+        for value in codes.values:
+            if value in determined:
+                table.append(positions.get(determined[value], len(answers)))
+            else:
+                table.append(_FREE)
+        return np.array(table, dtype=np.int64)[codes.codes]
+
+
+class _FirstCodes(NamedTuple):
+    """Codes of the first column of a code or gap: int64 (n,), and their values. The last value is None, missing."""
+
+    codes: np.ndarray
+    values: list[Any]
+
+    @classmethod
+    def of(cls, column: Column) -> _FirstCodes:
+        if column.kind not in _CODED:
+            return cls(column.missing.astype(np.int64), [True, None])
+        values = list(column.values or ())
+        codes = column.cells.astype(np.int64)
+        return cls(np.where(codes < 0, len(values), codes), [*values, None])
+
+
+class _AnswerCodes(NamedTuple):
+    """Codes of the second column of a code or gap: int64 (n,), and their values; see :class:`Determined`."""
+
+    codes: np.ndarray
+    values: list[Any]
+
+    @classmethod
+    def of(cls, kind: RelationKind, column: Column) -> _AnswerCodes:
+        if kind == "gap":
+            return cls(column.missing.astype(np.int64), [False, True])
+        values = list(column.values or ())
+        codes = column.cells.astype(np.int64)
+        return cls(np.where(codes < 0, len(values), codes), [*values, None])
+
+
+def find_relations(
+    columns: Sequence[Column], people: np.ndarray, declared: Mapping[str, bool] = NOTHING_DECLARED
+) -> list[Relation]:
+    """Return the relations between the columns of the real rows.
+
+    Args:
+        columns: Columns of the stacked real tables, in the order of the table.
+        people: Subject of each row, int64 (n,).
+        declared: Relations by name. True: it is kept without evidence that it is no coincidence, and generators that
+            state an epsilon use it. False: it is left out.
+
+    Returns:
+        Orders, then codes, then gaps, each in the order of the table, then further declared relations.
+
+    Raises:
+        ConfigError: If a declared name is no relation of two columns, or real rows break the relation.
+    """
+    by_name = {column.name: column for column in columns}
+    stated = [(_parsed(name, by_name), is_kept) for name, is_kept in declared.items()]
+    found = [*_find_orders(columns, people), *_find_codes(columns, people)]
+    found += _find_gaps(columns, people, coded={relation.second for relation in found if relation.kind == "code"})
+    relations = {relation.name: relation for relation in found}
+    for relation, is_kept in stated:
+        if is_kept:
+            relations[relation.name] = relation
+        else:
+            relations.pop(relation.name, None)
+    return [_with_determined(relation, by_name) for relation in relations.values()]
+
+
+def _parsed(name: str, columns: Mapping[str, Column]) -> Relation:
+    """Return the declared relation of a name.
+
+    Raises:
+        ConfigError: If it is no relation of two columns.
+    """
+    kinds: tuple[tuple[RelationKind, str], ...] = (("order", " <= "), ("gap", " -> gaps of "), ("code", " -> "))
+    for kind, sign in kinds:
+        first, found, second = name.partition(sign)
+        if found and first in columns and second in columns and first != second:
+            return Relation(kind, first, second, is_declared=True)
+    fix = "Fix: write a relation of two columns of the table, such as 'start <= end' or 'postcode -> town'"
+    raise ConfigError(f"relations: {safe_repr(name)} is no relation of two columns. {fix}.")
+
+
+def _with_determined(relation: Relation, columns: Mapping[str, Column]) -> Relation:
+    """Return the relation with the values that determine others.
+
+    Raises:
+        ConfigError: If it is declared, and real rows break it or its columns have another kind.
+    """
+    first = columns[relation.first]
+    second = columns[relation.second]
+    if relation.is_declared:
+        _check_declared(relation, first, second)
+    return relation.of_rows(first, second)
+
+
+def _check_declared(relation: Relation, first: Column, second: Column) -> None:
+    name = safe_repr(relation.name)
+    is_coded = first.kind in _CODED, second.kind in _CODED
+    if relation.kind == "order" and (any(is_coded) or (first.kind == "datetime") != (second.kind == "datetime")):
+        raise ConfigError(f"relations: {name} needs two columns of numbers, or two of times. Fix: remove it.")
+    if relation.kind == "code" and not all(is_coded):
+        raise ConfigError(f"relations: {name} needs two columns of categories. Fix: remove it.")
+    if relation.kind == "order" and relation.is_broken(first, second).any():
+        share = float(relation.is_broken(first, second).mean())
+        raise ConfigError(f"relations: real rows break {name} in {share:.1%} of the rows. Fix: remove it.")
+
+
+# --- orders -----------------------------------------------------------------------------------------------------------
+
+
+def _find_orders(columns: Sequence[Column], people: np.ndarray) -> list[Relation]:
+    numbers = [column for column in columns if column.kind in ("numeric", "integer")]
+    times = [column for column in columns if column.kind == "datetime"]
+    pairs = set[tuple[str, str]]()
+    for alike in (numbers, times):
+        for low, high in _possible_orders(alike):
+            is_mutual = (high.name, low.name) in pairs  # equal columns
+            if not is_mutual and _is_order(low, high, people):
+                pairs.add((low.name, high.name))
+    places = {column.name: place for place, column in enumerate(columns)}
+    kept = [(low, high) for low, high in pairs if not _follows_from_others(low, high, pairs)]
+    in_order = sorted(kept, key=lambda pair: (places[pair[0]], places[pair[1]]))
+    return [Relation("order", low, high) for low, high in in_order]
+
+
+def _possible_orders(columns: Sequence[Column]) -> Iterator[tuple[Column, Column]]:
+    """Yield the pairs of columns whose first rows are in order."""
+    if len(columns) < 2:
+        return
+    first_rows = np.array([column.take(slice(_FIRST_ROWS)).floats() for column in columns])
+    for low, low_cells in zip(columns, first_rows, strict=True):
+        is_possible = ~(low_cells > first_rows).any(axis=1)
+        for place in np.flatnonzero(is_possible):
+            if columns[int(place)] is not low:
+                yield low, columns[int(place)]
+
+
+def _is_order(low: Column, high: Column, people: np.ndarray) -> bool:
+    """Return True if no row breaks the order, and this is no coincidence."""
+    has_both = ~(low.missing | high.missing)
+    low_cells = low.cells[has_both]
+    high_cells = high.cells[has_both]
+    if (low_cells > high_cells).any():
+        return False
+    n_people = len(distinct_sorted(people[has_both]))
+    if n_people < _MIN_PEOPLE:
+        return False
+    n_smaller = np.searchsorted(np.sort(high_cells), low_cells, side="left")
+    share_if_shuffled = float(n_smaller.mean()) / len(high_cells)
+    return _is_no_coincidence(share_if_shuffled, n_people)
+
+
+def _is_no_coincidence(share_if_shuffled: float, n_people: float) -> bool:
+    return share_if_shuffled >= _MIN_SHARE and share_if_shuffled * n_people >= _MIN_BROKEN
+
+
+def _follows_from_others(low: str, high: str, pairs: set[tuple[str, str]]) -> bool:
+    """Return True if there is a column between both."""
+    return any((low, middle) in pairs for middle, upper in pairs if upper == high and middle != low)
+
+
+# --- codes and gaps ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Groups:
+    """Rows by the value of a column that may determine others.
+
+    Attributes:
+        name: Name of the column.
+        codes: Group of each row, int64 (n,); -1: the row does not count.
+        n_groups: Number of groups.
+    """
+
+    name: str
+    codes: np.ndarray
+    n_groups: int
+
+    @classmethod
+    def of_values(cls, column: Column) -> _Groups:
+        """Group the rows with a category or boolean by their value."""
+        return cls(column.name, column.cells.astype(np.int64), len(column.values or ()))
+
+    @classmethod
+    def of_missing(cls, column: Column) -> _Groups:
+        """Group the rows by whether the value is missing, and those of a category or boolean by their value as well."""
+        if column.kind not in _CODED:
+            return cls(column.name, column.missing.astype(np.int64), 2)
+        return cls(column.name, column.cells.astype(np.int64) + 1, len(column.values or ()) + 1)
+
+    def determines(self, answers: np.ndarray, people: np.ndarray) -> bool:
+        """Return True if all rows of a group have the same answer, and this is no coincidence.
+
+        Args:
+            answers: Codes of the other column, int64 (n,), from 0.
+            people: Subject of each row, int64 (n,).
+        """
+        n_answers = int(answers.max(initial=0)) + 1
+        if not self._is_function(answers[:_FIRST_ROWS], n_answers, self.codes[:_FIRST_ROWS]):
+            return False
+        if not self._is_function(answers, n_answers, self.codes):
+            return False
+        counts = self.codes >= 0
+        n_holders = count_holders(self.codes[counts], people[counts], self.n_groups)
+        n_repeating = int(n_holders[n_holders > 1].sum())
+        if n_repeating < _MIN_PEOPLE:
+            return False
+        shares = np.bincount(answers[counts], minlength=n_answers) / counts.sum()
+        share_if_shuffled = 1.0 - float((shares**2).sum())
+        # The first person of a group agrees with themself.
+        n_free = int((n_holders[n_holders > 1] - 1).sum())
+        if share_if_shuffled * n_free < _MIN_SHARE * int(n_holders.sum()):
+            return False
+        return _is_no_coincidence(share_if_shuffled, n_free)
+
+    def _is_function(self, answers: np.ndarray, n_answers: int, codes: np.ndarray) -> bool:
+        counts = codes >= 0
+        combinations = distinct_sorted(codes[counts] * n_answers + answers[counts])
+        n_groups_seen = len(distinct_sorted(codes[counts]))
+        return len(combinations) == n_groups_seen
+
+
+def _find_codes(columns: Sequence[Column], people: np.ndarray) -> list[Relation]:
+    coded = [column for column in columns if column.kind in _CODED]
+    groups = [_Groups.of_values(column) for column in coded]
+    # The column with fewest values comes first: if a postcode determines a town, and this a state, the town is taken.
+    groups.sort(key=lambda group: group.n_groups)
+    determined_by = dict[str, str]()
+    for column in coded:
+        answers = column.cells.astype(np.int64) + 1
+        for group in groups:
+            if group.name == column.name or _ends_in(determined_by, group.name, column.name):
+                continue
+            if group.determines(answers, people):
+                determined_by[column.name] = group.name
+                break
+    return _in_order(columns, determined_by, "code")
+
+
+def _ends_in(determined_by: Mapping[str, str], start: str, end: str) -> bool:
+    """Return True if ``end`` determines ``start``, also through other columns."""
+    name = start
+    while name in determined_by:
+        name = determined_by[name]
+        if name == end:
+            return True
+    return False
+
+
+def _find_gaps(columns: Sequence[Column], people: np.ndarray, coded: Iterable[str]) -> list[Relation]:
+    known = set(coded)  # their gaps are determined as well
+    # Categories come before numbers, of which only the gaps count, and columns with few values before those with many.
+    in_order = sorted(columns, key=lambda column: (column.kind not in _CODED, len(column.values or ())))
+    groups = [_Groups.of_missing(column) for column in in_order]
+    determined_by = dict[str, str]()
+    for column in columns:
+        is_missing = column.missing
+        if column.name in known or not is_missing.any() or is_missing.all():
+            continue
+        for group in groups:
+            if group.name == column.name or _ends_in(determined_by, group.name, column.name):
+                continue
+            if group.determines(is_missing.astype(np.int64), people):
+                determined_by[column.name] = group.name
+                break
+    return _in_order(columns, determined_by, "gap")
+
+
+def _in_order(columns: Sequence[Column], determined_by: Mapping[str, str], kind: RelationKind) -> list[Relation]:
+    names = [column.name for column in columns if column.name in determined_by]
+    return [Relation(kind, determined_by[name], name) for name in names]
