@@ -116,7 +116,8 @@ def _inspect(options: argparse.Namespace) -> int:
     if options.yaml:
         say(*_yaml(options.files[0], forms[0], columns, people))
     else:
-        say(*_files(options.files, forms), "", *_table(columns), *_people(people))
+        related = _relations(frames, columns, people)
+        say(*_files(options.files, forms), "", *_table(columns), *_people(people), *related)
     return YES if all(column.is_ready for column in columns) else NO
 
 
@@ -168,6 +169,30 @@ def _people(people: PersonColumns) -> Iterator[str]:
     if people.is_doubtful:
         unique = ", ".join(clean(name, 40) for name in people.unique)
         yield f"or by {unique}, with one row each"
+
+
+def _relations(frames: Sequence[pd.DataFrame], columns: Sequence[Inspected], people: PersonColumns) -> Iterator[str]:
+    """List the relations between the columns that can be published."""
+    import numpy as np
+    import pandas as pd
+
+    from privacy_assets.tables.conversion import column_of
+    from privacy_assets.tables.relations import find_relations
+
+    frame = pd.concat(frames, ignore_index=True)
+    read = []
+    for column in columns:
+        if column.is_ready and column.name not in people.candidates:
+            read.append(column_of(frame[column.name], column.schema, "the tables", external=True))
+    whose = np.arange(len(frame))
+    if people.candidates and not people.is_doubtful:
+        whose = pd.factorize(frame[people.candidates[0]])[0].astype(np.int64)
+    relations = find_relations(read, whose)
+    if relations:
+        yield ""
+        yield "relations that hold in all rows, and that the built-in generators keep:"
+        yield from (f"  {clean(relation.name, 100)}" for relation in relations)
+        yield "to switch one off: data: {relations: {NAME: false}}"
 
 
 def _format(path: str) -> CsvFormat:

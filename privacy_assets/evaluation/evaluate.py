@@ -428,6 +428,7 @@ def build_inputs(
         generated=generated,
         earlier_releases=stacked_releases(earlier_releases, schema) if earlier_releases else None,
         notes=(*notes, *real["train"].notes),
+        relations=real["train"].relations,
         seed=seed,
         device=device,
         progress=progress,

@@ -38,6 +38,7 @@ from privacy_assets.tables.threshold_rule import ColumnRule, load_rules, save_ru
 Form = Literal["above", "share below", "below", "share above", "between"]
 _REWRITTEN = "rewritten"  # folder of the generator of the rewritten columns
 _RULES = "rules.npz"
+_MIN_DRAWN = 1_000  # rows among which there is a value for each gap that must be filled
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +68,8 @@ class OrderedColumn:
         if lows and highs:
             return column
         difference = replace(column, form="above" if lows else "below")
+        if train[name].kind == "datetime":
+            return difference  # the ratio of two dates means nothing
         ratio = replace(column, form="share below" if lows else "share above")
         low, high = column.bounds(train.columns)
         value = train[name].floats()
@@ -157,16 +160,28 @@ class OrderedColumn:
         return self._kept_in_bounds(column, schema, low, high)
 
     def _kept_in_bounds(self, column: Column, schema: ColumnSchema, low: np.ndarray, high: np.ndarray) -> Column:
-        """Replace values that rounding has moved out of the bounds by the nearest value of the training rows within."""
+        """Replace values that rounding has moved out of the bounds by the nearest value of the training rows within.
+
+        If there is none, no real row has such bounds together with a value, so the value is missing.
+        """
         value = column.floats()
+        if schema.role == "closed":
+            value = self._nearest_levels(value)
         last = len(self.levels) - 1
         at_or_above_low = self.levels[np.minimum(np.searchsorted(self.levels, low, side="left"), last)]
         at_or_below_high = self.levels[np.maximum(np.searchsorted(self.levels, high, side="right") - 1, 0)]
-        is_below = value < low
-        is_above = value > high
-        moved = np.where(is_below, at_or_above_low, np.where(is_above, at_or_below_high, value))
-        changed = _of_floats(self.name, moved, schema)
-        return replace(column, cells=np.where(is_below | is_above, changed.cells, column.cells))
+        value = np.where(value < low, at_or_above_low, np.where(value > high, at_or_below_high, value))
+        if schema.nullable:
+            value[(value < low) | (value > high)] = np.nan
+        is_changed = value != column.floats()
+        changed = _of_floats(self.name, value, schema)
+        return replace(column, cells=np.where(is_changed, changed.cells, column.cells))
+
+    def _nearest_levels(self, value: np.ndarray) -> np.ndarray:
+        """Return the nearest value of the training rows, which a closed column gets anyway, float64 (n,)."""
+        middles = (self.levels[1:] + self.levels[:-1]) / 2
+        nearest = self.levels[np.searchsorted(middles, value)]
+        return np.where(np.isnan(value), np.nan, nearest)
 
 
 def _rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
@@ -221,7 +236,9 @@ class Rewriting:
         relations = list(relations)
         fixed = set(bounded)
         pairs = {(one.first, one.second) for one in relations if one.kind == "order"}
-        ordered = _ordered_columns(train, _closure(pairs), fixed)
+        # With gaps in b, a <= b and b <= c do not imply a <= c.
+        implied = {(low, high) for low, high in _closure(pairs) if _holds(low, high, train)}
+        ordered = _ordered_columns(train, pairs | implied, fixed)
         determined = _in_dependency_order([one for one in relations if one.kind != "order" and one.determined])
         if not ordered and not determined:
             return None
@@ -274,21 +291,31 @@ class Rewriting:
             seed: Seed of the choice of values for gaps that no real row has.
         """
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(len(self.schema.columns),)))
-        columns = dict(made.columns)
-        for relation in self.determined:
-            first = columns[relation.first]
-            if relation.kind == "code":
-                columns[relation.second] = self._looked_up(relation, first, columns[relation.second], rng)
-            else:
-                columns[relation.second] = _with_gaps(relation, first, columns[relation.second], rng)
-        published = {name: rule.apply(columns[name]) for name, rule in self.rules.items() if name in made.columns}
+        columns = self._with_determined(made.columns, rng)
         ordered = {column.name for column in self.ordered}
-        columns |= {name: column for name, column in published.items() if name not in ordered}
+        columns |= {name: rule.apply(columns[name]) for name, rule in self.rules.items() if name not in ordered}
         for column in self.ordered:
             schema = self.schema[column.name]
             distances = columns[column.name]
             columns[column.name] = column.restored(distances, schema, columns, self.rules.get(column.name))
         return Table.of_columns(self.schema, columns)
+
+    def _with_determined(self, made: Mapping[str, Column], rng: np.random.Generator) -> dict[str, Column]:
+        """Return the columns with determined categories looked up, and gaps made and filled."""
+        columns = dict(made)
+        # A postcode that fills a gap determines a town, so relations are repeated until none is broken.
+        for _ in self.determined:
+            for relation in self.determined:
+                first = columns[relation.first]
+                second = columns[relation.second]
+                if relation.kind == "code":
+                    columns[relation.second] = self._looked_up(relation, first, second, rng)
+                else:
+                    columns[relation.second] = _with_gaps(relation, first, second, rng)
+            broken = [one for one in self.determined if one.is_broken(columns[one.first], columns[one.second]).any()]
+            if not broken:
+                break
+        return columns
 
     def _looked_up(self, relation: Relation, first: Column, free: Column, rng: np.random.Generator) -> Column:
         """Return the second column of a code: what the first one determines, and the trained category elsewhere."""
@@ -348,19 +375,36 @@ def _ordered_columns(train: Table, pairs: set[tuple[str, str]], fixed: set[str])
     return ordered
 
 
-def _in_dependency_order(relations: Sequence[Relation]) -> list[Relation]:
-    """Return codes, then gaps, each after the relation that determines its first column."""
+def _holds(low: str, high: str, train: Table) -> bool:
+    """Return True if no training row breaks the order."""
+    return not Relation("order", low, high).is_broken(train[low], train[high]).any()
+
+
+def _in_dependency_order(relations: Iterable[Relation]) -> list[Relation]:
+    """Return codes and gaps, each after those that determine its first column, if there is no circle."""
+    relations = list(relations)
+    codes = [relation for relation in relations if relation.kind == "code"]
+    gaps = [relation for relation in relations if relation.kind == "gap"]
+    waiting = [*_without_circles(codes), *gaps]
     in_order = list[Relation]()
-    for kind in ("code", "gap"):
-        waiting = [relation for relation in relations if relation.kind == kind]
-        while waiting:
-            seconds = {relation.second for relation in waiting}
-            ready = [relation for relation in waiting if relation.first not in seconds]
-            if not ready:
-                break  # the user declared a circle
-            in_order.extend(ready)
-            waiting = [relation for relation in waiting if relation not in ready]
+    while waiting:
+        seconds = {relation.second for relation in waiting}
+        ready = [relation for relation in waiting if relation.first not in seconds]
+        if not ready:
+            ready = waiting[:1]  # such as postcode -> town and town -> gaps of postcode
+        in_order.extend(ready)
+        waiting = [relation for relation in waiting if relation not in ready]
     return in_order
+
+
+def _without_circles(codes: Sequence[Relation]) -> list[Relation]:
+    """Return codes without those whose second column determines the first one: one of them must be trained."""
+    kept = list[Relation]()
+    for relation in codes:
+        determined_by_second = _closure({(one.first, one.second) for one in kept})
+        if (relation.second, relation.first) not in determined_by_second:
+            kept.append(relation)
+    return kept
 
 
 def _with_gaps(relation: Relation, first: Column, second: Column, rng: np.random.Generator) -> Column:
@@ -404,7 +448,8 @@ class WithRelations(FittedGenerator):
             self.privacy = replace(self.privacy, outside_guarantee=outside)
 
     def _sample(self, rows: int, seed: int) -> Table:
-        return self.rewriting.restore(self.inner.sample(rows, seed=seed), seed)
+        made = self.inner.sample(max(rows, _MIN_DRAWN), seed=seed)
+        return self.rewriting.restore(made, seed).take(slice(rows))
 
     def _save(self, folder: Path) -> dict[str, Any]:
         self.inner.save(folder / _REWRITTEN)

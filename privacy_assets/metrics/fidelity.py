@@ -16,7 +16,7 @@ from privacy_assets.errors import ConfigError, did_you_mean, safe_repr
 from privacy_assets.infra.parallel import in_threads
 from privacy_assets.infra.progress import Progress
 from privacy_assets.infra.settings import Tuple, declared
-from privacy_assets.metrics.base import Causes, Metric
+from privacy_assets.metrics.base import Causes, Metric, Plot, SharePlot
 from privacy_assets.metrics.inputs import EvaluationInputs
 from privacy_assets.policy import Limit
 from privacy_assets.stats.estimates import Estimate, MetricResult, StatisticSpec
@@ -33,6 +33,7 @@ _NUMBERS = ("numeric", "integer", "datetime")
 _BINS, _COMMON = 10, 100  # cells of a number and of a category in a pair of columns
 _STEPS = 1000  # cells of a column in a bootstrap replicate: fine enough for its standard deviation
 _REPLICATES_AT_ONCE = 32
+_MOST_DRAWN = 3  # columns whose distributions are drawn
 _MOST_PREDICTED = 20  # columns, because the cost of each model grows with the width of the table
 _MOST_CODES = 255  # scikit-learn's maximum of a categorical feature; columns of more codes are read as numbers
 _ROWS_AT_ONCE = 1 << 16  # rows to score in one call, because scikit-learn copies them
@@ -78,7 +79,10 @@ class Fidelity(Metric):
     Notes:
         Train on synthetic, test on real: Esteban, Hyland and Rätsch (2017), "Real-valued (medical) time series
         generation with recurrent conditional GANs". Tables: "columns" and "pairs", the largest loss of similarity
-        first. Not measurable with fewer than two rows or subjects in a table.
+        first. "relations": share of the rows of train and holdout, and of synthetic, that break each relation between
+        columns. "distributions": shares of real and synthetic rows in the parts of the three columns that lose most:
+        tenths of the real numbers, and the most common categories, without their names. Not measurable with fewer than
+        two rows or subjects in a table.
     """
 
     name: ClassVar[str] = "fidelity"
@@ -102,6 +106,22 @@ class Fidelity(Metric):
     causes: ClassVar[Causes] = Causes("poor fit")
     seen_in_copy: ClassVar[bool] = False
     utility: ClassVar[tuple[str, ...]] = ("column_similarity", "pair_similarity", "prediction")
+    plots: ClassVar[tuple[Plot, ...]] = (
+        SharePlot(
+            table="relations",
+            caption="Share of the rows that break a relation between columns of the real rows.",
+            label="relation",
+            series={"broken_real": "real rows", "broken_synthetic": "synthetic rows"},
+        ),
+        SharePlot(
+            table="distributions",
+            caption="Column {}: share of the rows in each tenth of the real numbers, or with each of the most common"
+            " categories.",
+            facet="column",
+            label="part",
+            series={"real": "real rows", "synthetic": "synthetic rows"},
+        ),
+    )
 
     targets: Annotated[tuple[str, ...] | None, Tuple, BeforeValidator(as_named), AfterValidator(_unique)] = Field(
         default=None, min_length=1, description="columns to predict; default: 20 that can be predicted, drawn at random"
@@ -111,7 +131,7 @@ class Fidelity(Metric):
     n_bootstraps: int = Field(default=200, ge=20, description="bootstrap replicates")
 
     def measure(self, inputs: EvaluationInputs) -> MetricResult:
-        """Compute the statistics and the tables "columns" and "pairs"."""
+        """Compute the statistics and the tables "columns", "pairs", "relations" and "distributions"."""
         targets = self._targets(inputs.schema.names)
         compared = Compared.of(inputs)
         if compared.counts[1] < 2:
@@ -129,11 +149,14 @@ class Fidelity(Metric):
         measurable = {name: score for name, score in scorers.items() if len(found[name])}
         drawn = _replicates(compared, measurable, self.n_bootstraps, rng)
         asked = {question.name: question.asks for question in predictions.questions}
+        columns = _columns(names, found["column_similarity"], asked, found["prediction"])
         return self.result(
             inputs,
             self._estimates(found, drawn, compared.counts, {"prediction": drawn_from}),
-            columns=_columns(names, found["column_similarity"], asked, found["prediction"]),
+            columns=columns,
             pairs=_pairs(pairs, found["pair_similarity"]),
+            relations=_relations(inputs),
+            distributions=_distributions(compared, [row["column"] for row in columns[:_MOST_DRAWN]]),
         )
 
     def _targets(self, known: Sequence[str]) -> Sequence[str]:
@@ -466,7 +489,53 @@ def _columns(
     }
     for (name, question), (own, real) in zip(asked.items(), areas, strict=True):
         table[name] |= {"question": question, "prediction": float(own), "prediction_real": float(real)}
-    return list(table.values())
+    return sorted(table.values(), key=_loss)
+
+
+def _loss(row: Mapping[str, Any]) -> float:
+    """Return minus the loss of similarity, rounded: equal losses keep their order in spite of rounding errors."""
+    return round(row["similarity"] - row["similarity_real"], 12)
+
+
+def _relations(inputs: EvaluationInputs) -> list[dict[str, Any]]:
+    """Return a row for each relation, those that most synthetic rows break first."""
+    rows = []
+    for relation in inputs.relations:
+        shares = {}
+        for role in ("train", "holdout", "synthetic"):
+            table = inputs.tables[role]
+            shares[role] = relation.is_broken(table[relation.first], table[relation.second])
+        real = np.concatenate([shares["train"], shares["holdout"]])
+        rows.append({
+            "relation": relation.name,
+            "broken_real": float(real.mean()),
+            "broken_synthetic": float(shares["synthetic"].mean()),
+        })  # fmt: skip
+    return sorted(rows, key=lambda row: -row["broken_synthetic"])
+
+
+def _distributions(compared: Compared, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the shares of real and synthetic rows in the parts of columns. Values are not named."""
+    rows = []
+    for name in names:
+        cells = compared.columns[name].binned(_BINS)
+        shares = {role: np.bincount(cells.cells[role], minlength=cells.size) for role in ("holdout", "synthetic")}
+        for part in range(cells.size):
+            real = float(shares["holdout"][part] / shares["holdout"].sum())
+            synthetic = float(shares["synthetic"][part] / shares["synthetic"].sum())
+            if real or synthetic:
+                label = _part_name(part, cells)
+                rows.append({"column": name, "part": label, "real": real, "synthetic": synthetic})
+    return rows
+
+
+def _part_name(part: int, cells: Cells) -> str:
+    """Return the name of a cell of :meth:`Cells.binned` without its values."""
+    if cells.ordered:
+        return "missing" if part == 0 else f"tenth {part}"
+    if part < _BINS:
+        return f"category {part + 1}"
+    return "other categories" if part == _BINS else "no real row"
 
 
 def _pairs(pairs: Sequence[tuple[str, str]], likeness: np.ndarray) -> list[dict[str, Any]]:
@@ -475,5 +544,4 @@ def _pairs(pairs: Sequence[tuple[str, str]], likeness: np.ndarray) -> list[dict[
         {"first": first, "second": second, "similarity": own, "similarity_real": real}
         for (first, second), (own, real) in zip(pairs, likeness.tolist(), strict=True)
     ]
-    # Rounded, so that pairs with equal losses keep the order of the columns in spite of rounding errors.
-    return sorted(table, key=lambda row: round(row["similarity"] - row["similarity_real"], 12))
+    return sorted(table, key=_loss)

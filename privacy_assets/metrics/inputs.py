@@ -23,6 +23,7 @@ from privacy_assets.tables.arrays import array_digest, load_arrays, refusing_dam
 from privacy_assets.tables.column import row_ids
 from privacy_assets.tables.contract import REAL_ROLES
 from privacy_assets.tables.encoding import EncodedTable, MatrixCoding, TabularEncoder
+from privacy_assets.tables.relations import Relation
 from privacy_assets.tables.schema import TableSchema
 from privacy_assets.tables.table import Table
 
@@ -62,6 +63,7 @@ class EvaluationInputs:
         device: torch device name.
         progress: Receives progress messages.
         notes: Notes for the report on how the tables were read.
+        relations: Relations between the columns of the real rows.
         seal: Signed record of these tables. Empty: not signed.
     """
 
@@ -80,6 +82,7 @@ class EvaluationInputs:
     device: str = "cpu"
     progress: Progress = silent
     notes: tuple[str, ...] = ()
+    relations: tuple[Relation, ...] = ()
     seal: bytes = field(default=b"", repr=False)
     _made: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 

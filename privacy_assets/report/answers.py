@@ -503,8 +503,10 @@ def _planted_answer(evidence: Evidence) -> tuple[str, str]:
 
 def _largest_dose(evidence: Evidence) -> float:
     """Return the largest planted share of the rows. Larger shares are extrapolated."""
-    settings = evidence.results["controls"].settings if "controls" in evidence.results else {}
-    return max(settings.get("doses", (_LARGEST_DOSE,)))
+    for name, metric in METRICS.items():
+        if metric.detectable_leaks and name in evidence.results:
+            return float(max(evidence.results[name].settings.get("doses", (_LARGEST_DOSE,))))
+    return _LARGEST_DOSE
 
 
 def _not_always_found(what: str, evidence: Evidence) -> str:

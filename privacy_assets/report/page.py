@@ -26,6 +26,7 @@ from privacy_assets.report.words import (
     limit_symbol,
     measured_text,
     number,
+    percent,
     sentence,
 )
 from privacy_assets.stats.estimates import Estimate, MetricResult, to_jsonable
@@ -61,6 +62,7 @@ _GRADES = ("grade", "levels")  # tables and columns with Gretel's words of grade
 _LONGEST_NOTE = 3_000  # characters: a list of 20 columns
 # Differences from real rows, in a similarity or an area under the curve.
 _CLOSE, _FAR_WORSE = 0.02, 0.1
+_MOST_LOST = 3  # columns, and pairs of columns, named on the first page
 _ROLES = {
     "train": "training data",
     "holdout": "held-out data (other real people, for comparison)",
@@ -473,25 +475,74 @@ def size_facts(tables: Mapping[str, Mapping[str, int]], generator: Mapping[str, 
     return [("Tables", f"{', '.join(told)}; {columns} columns"), ("Generator", clean(name, 300))]
 
 
-def useful(utility: Sequence[tuple[str, Estimate]], has_copies: bool) -> tuple[str, str]:
-    """Answer whether the table is useful, in a word and a sentence.
+def useful(
+    utility: Sequence[tuple[str, Estimate]], results: Iterable[MetricResult], has_copies: bool
+) -> tuple[str, str]:
+    """Answer whether the table is useful, in a word and a sentence or two.
 
     Args:
         utility: Statistics of utility by name. The null is the value of real rows.
+        results: Results of all metrics.
         has_copies: Whether limits on copied rows are broken.
     """
     if not utility:
         return "Not measured", "No metric compared the table with real rows."
+    lost = _what_is_lost(list(results))
+    broken = _broken_relations(list(results))
+    if broken:
+        return "It breaks relations of the real rows", f"{broken}{lost}"
     behind = max(estimate.null - estimate.value for _, estimate in utility)
     if behind > _FAR_WORSE:
         return (
             "Far worse than real rows",
-            "Its rows are far less similar to real rows than real rows are to each other.",
+            "Its rows are far less similar to real rows than real rows are to each other.{lost}",
         )
     if behind > _CLOSE:
-        return "Worse than real rows", "Its rows are less similar to real rows than real rows are to each other."
+        return "Worse than real rows", f"Its rows are less similar to real rows than real rows are to each other.{lost}"
     copied = " Copied rows are similar to real rows, too." if has_copies else ""
     return "Like real rows", f"Its rows are about as similar to real rows as real rows are to each other.{copied}"
+
+
+def _table_of(results: Iterable[MetricResult], name: str) -> Rows:
+    """Return a table of the metrics of utility by its name; empty if there is none."""
+    for result in results:
+        metric = METRICS.get(result.metric)
+        if metric is not None and metric.utility and name in result.tables:
+            return result.tables[name]
+    return []
+
+
+def _broken_relations(results: Iterable[MetricResult]) -> str:
+    """Return a sentence on the relations that synthetic rows break, or ""."""
+    rows = [row for row in _table_of(results, "relations") if row["broken_synthetic"] > row["broken_real"]]
+    if not rows:
+        return ""
+    worst = rows[0]
+    share = percent(worst["broken_synthetic"])
+    name = clean(worst["relation"], 80)
+    if len(rows) == 1:
+        return f"The relation {name} holds in the real rows, and {share} of the synthetic rows break it."
+    return f"{len(rows)} relations that hold in the real rows are broken; {name} in {share} of the synthetic rows."
+
+
+def _what_is_lost(results: Sequence[MetricResult]) -> str:
+    """Return a sentence on the columns and pairs of columns that lose most similarity, after a space, or ""."""
+    columns = [clean(row["column"], 40) for row in _table_of(results, "columns") if _is_lost(row)]
+    pairs = [
+        f"{clean(row['first'], 40)} and {clean(row['second'], 40)}"
+        for row in _table_of(results, "pairs")
+        if _is_lost(row)
+    ]
+    parts = []
+    if columns:
+        parts.append(f"columns: {', '.join(columns[:_MOST_LOST])}")
+    if pairs:
+        parts.append(f"pairs of columns: {', '.join(pairs[:_MOST_LOST])}")
+    return f" Most is lost in these {', and in these '.join(parts)}." if parts else ""
+
+
+def _is_lost(row: Mapping[str, Any]) -> bool:
+    return bool(row.get("similarity_real", 0.0) - row.get("similarity", 0.0) > _CLOSE)
 
 
 def utility_text(utility: Iterable[tuple[str, Estimate]]) -> str:

@@ -334,7 +334,7 @@ class Report:
                 for name, (score, level) in self.gretel_scores.items()
             },
             utility=[(name, interval(one), number(one.null)) for name, one in self.utility],
-            useful=useful(self.utility, has_copies=answered[0].status == "fail"),
+            useful=useful(self.utility, self.results.values(), has_copies=answered[0].status == "fail"),
             utility_text=utility_text(self.utility),
             filter=filter_entry(self.generator, self.results),
             sizes=[

@@ -243,9 +243,20 @@ def _check_declared(relation: Relation, first: Column, second: Column) -> None:
         raise ConfigError(f"relations: {name} needs two columns of numbers, or two of times. Fix: remove it.")
     if relation.kind == "code" and not all(is_coded):
         raise ConfigError(f"relations: {name} needs two columns of categories. Fix: remove it.")
-    if relation.kind == "order" and relation.is_broken(first, second).any():
-        share = float(relation.is_broken(first, second).mean())
+    is_broken = _is_broken_by_real_rows(relation, first, second)
+    if is_broken.any():
+        share = float(is_broken.mean())
         raise ConfigError(f"relations: real rows break {name} in {share:.1%} of the rows. Fix: remove it.")
+
+
+def _is_broken_by_real_rows(relation: Relation, first: Column, second: Column) -> np.ndarray:
+    """Return True for rows out of order, and for those whose value has several answers, bool (n,)."""
+    if relation.kind == "order":
+        return relation.is_broken(first, second)
+    is_free = relation.of_rows(first, second).expected(first, []) == _FREE
+    if relation.kind == "code":
+        return np.asarray(is_free & ~first.missing)
+    return np.asarray(is_free)
 
 
 # --- orders -----------------------------------------------------------------------------------------------------------
@@ -345,8 +356,9 @@ class _Groups:
             return False
         counts = self.codes >= 0
         n_holders = count_holders(self.codes[counts], people[counts], self.n_groups)
-        n_repeating = int(n_holders[n_holders > 1].sum())
-        if n_repeating < _MIN_PEOPLE:
+        is_repeated = n_holders[self.codes[counts]] > 1
+        n_people = len(distinct_sorted(people[counts][is_repeated]))
+        if n_people < _MIN_PEOPLE:
             return False
         shares = np.bincount(answers[counts], minlength=n_answers) / counts.sum()
         share_if_shuffled = 1.0 - float((shares**2).sum())

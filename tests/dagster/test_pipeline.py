@@ -98,7 +98,7 @@ def test_the_verdict_is_read_and_plotted_where_the_record_and_the_page_are(
     metadata, report = made(honest), reported(place)
     for name in ("attestation", "privacy_report"):
         told = metadata[name]
-        assert told["verdict"] == "pass: 2 of 2 limits" and list(told)[:2] == ["verdict", "limits"]
+        assert told["verdict"] == "pass: 2 of 2 limits" and list(told)[:3] == ["verdict", "answers", "limits"]
         assert [record.data["measured"][0] for record in told["limits"].records] == ["✓", "✓"]
         assert told["report"].startswith("```text\nPASS  people\n") and told["limits: pass"] == 2
         assert told["limits: fail"] == told["limits: undecided"] == 0
