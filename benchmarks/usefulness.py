@@ -51,6 +51,7 @@ from benchmarks.copies import table_of
 from benchmarks.leaks import WHO
 from benchmarks.measured import cost
 from benchmarks.study import append, lines, run_or_report, study_parser
+from benchmarks.usefulness_report import report_text
 from benchmarks.usefulness_tables import TABLES, StudyTable, Target
 from privacy_assets.errors import PrivacyAssetsError
 from privacy_assets.evaluation.evaluate import build_inputs, read_inputs, run_metrics
@@ -60,6 +61,7 @@ from privacy_assets.metrics.registry import build_metric
 from privacy_assets.policy import MIN_HOLDERS
 from privacy_assets.tables.canonical import people_of, real_tables, without_rare_values
 from privacy_assets.tables.published_categories import OTHER
+from privacy_assets.tables.schema import Frame
 from privacy_assets.tables.table import Table
 
 N_PEOPLE = 2_500
@@ -77,6 +79,7 @@ PEERS: Mapping[str, str] = {SDV: "sdv", CONSTRAINED: "sdv", MOSTLY: "mostlyai"} 
 GENERATORS = (TRAINING_ROWS, *OURS, *PEERS)
 THREADS = ("OMP", "OPENBLAS", "MKL", "NUMEXPR")
 ROOT = Path(__file__).resolve().parents[1]
+Key = tuple[str, str, int]  # table, generator and seed of a line
 
 
 # --- Releases ---------------------------------------------------------------------------------------------------------
@@ -125,16 +128,16 @@ def split_of(frame: pd.DataFrame, subject_codes: np.ndarray, table: StudyTable, 
     """Draw train and as many other people as it has, or all others."""
     n_all = int(subject_codes.max()) + 1
     position = np.random.default_rng([seed, 72]).permutation(n_all)[subject_codes]
-    named = frame.assign(**{WHO: subject_codes})
-    train = named[position < n_people].reset_index(drop=True)
+    with_subject = frame.assign(**{WHO: subject_codes})
+    train = with_subject[position < n_people].reset_index(drop=True)
     is_holdout = (position >= n_people) & (position < 2 * n_people)
-    holdout = named[is_holdout].reset_index(drop=True)
+    holdout = with_subject[is_holdout].reset_index(drop=True)
     return Split(train, holdout, frame, dict.fromkeys(table.codes, "categorical"))
 
 
 def after_rule(split: Split) -> dict[str, Table]:
     """Return train and holdout in canonical form and without rare values."""
-    frames = {"train": split.train, "holdout": split.holdout}
+    frames: dict[str, Frame] = {"train": split.train, "holdout": split.holdout}
     names = {role: role for role in frames}
     return without_rare_values(real_tables(frames, names, WHO, split.kinds), MIN_HOLDERS)
 
@@ -163,9 +166,11 @@ def brought_release(split: Split, rows: pd.DataFrame, seconds: float | None, see
     return Release(rows, inputs, (), seconds)
 
 
-def warm_up(frame: pd.DataFrame, subject_codes: np.ndarray, table: StudyTable) -> None:
+def warm_up(path: str) -> None:
     """Compile the kernels."""
-    generate(split_of(frame, subject_codes, table, WARM_PEOPLE, seed=1_000), {}, seed=0)
+    frame, subject_codes = table_of(path, None)
+    split = split_of(frame, subject_codes, TABLES[Path(path).stem], WARM_PEOPLE, seed=1_000)
+    generate(split, {}, seed=0)
 
 
 # --- Peers ------------------------------------------------------------------------------------------------------------
@@ -196,7 +201,7 @@ class Peers:
         """
         tool = PEERS[name]
         is_constrained = name == CONSTRAINED
-        task = {
+        task: dict[str, Any] = {
             "tool": tool,
             "train": self._write("train", split.plain("train")),
             "synthetic": str(self.folder / "synthetic.parquet"),
@@ -250,7 +255,7 @@ class Peers:
         environment |= {f"{name}_NUM_THREADS": "1" for name in THREADS}
         python = self.environments[tool] / "bin" / "python"
         script = Path(__file__).with_name("usefulness_peers.py")
-        command = [python, script, tool]
+        command = [str(python), str(script), tool]
         pipe = subprocess.PIPE
         with (self.folder / f"{tool}.log").open("w") as log:
             return subprocess.Popen(command, env=environment, text=True, stdin=pipe, stdout=pipe, stderr=log)
@@ -260,9 +265,11 @@ def joined(pairs: Sequence[tuple[str, str]]) -> list[list[str]]:
     """Join pairs that share a column, because SDV fixes each column once."""
     groups: list[list[str]] = []
     for pair in pairs:
-        overlapping = [group for group in groups if set(group) & set(pair)]
-        group = list(dict.fromkeys(name for names in (*overlapping, pair) for name in names))
-        groups = [*(other for other in groups if other not in overlapping), group]
+        joint = list(pair)
+        for group in [group for group in groups if set(group) & set(pair)]:
+            groups.remove(group)
+            joint = [*group, *joint]
+        groups.append(list(dict.fromkeys(joint)))
     return groups
 
 
@@ -303,8 +310,8 @@ def relations(rows: pd.DataFrame, real: Sequence[pd.DataFrame], table: StudyTabl
 def predictors(frames: Sequence[pd.DataFrame], target: Target) -> list[pd.DataFrame]:
     """Return the columns that predict, with the same codes of categories in all frames: float64."""
     stacked = pd.concat([frame.drop(columns=target.column) for frame in frames], ignore_index=True)
-    columns = {}
-    for name in stacked:
+    columns: dict[str, Any] = {}
+    for name in stacked.columns:
         values = stacked[name]
         if pd.api.types.is_numeric_dtype(values):
             columns[name] = values.astype("float64")
@@ -319,7 +326,7 @@ def predictors(frames: Sequence[pd.DataFrame], target: Target) -> list[pd.DataFr
 
 def outcome(frame: pd.DataFrame, target: Target) -> np.ndarray:
     """Return the number to predict: float64 (n,)."""
-    values = frame[target.column]
+    values: Any = frame[target.column]
     if target.start is not None:
         values = (values - frame[target.start]) / pd.Timedelta(days=1)
     return values.to_numpy(dtype="float64", na_value=np.nan)
@@ -331,11 +338,12 @@ def r2(rows: pd.DataFrame, holdout: pd.DataFrame, target: Target) -> float:
     from sklearn.metrics import r2_score
 
     trained_on, tested_on = predictors([rows, holdout], target)
-    known = outcome(rows, target)
-    has_outcome = ~np.isnan(known)
+    outcomes = outcome(rows, target)
+    has_outcome = ~np.isnan(outcomes)
     model = HistGradientBoostingRegressor(categorical_features="from_dtype", random_state=0)
-    model.fit(trained_on[has_outcome], known[has_outcome])
-    return float(r2_score(outcome(holdout, target), model.predict(tested_on)))
+    model.fit(trained_on[has_outcome], outcomes[has_outcome])
+    predicted = model.predict(tested_on)
+    return float(r2_score(outcome(holdout, target), predicted))
 
 
 def membership(inputs: EvaluationInputs) -> float:
@@ -373,185 +381,52 @@ def released(name: str, split: Split, table: StudyTable, peers: Peers, seed: int
     return brought_release(split, rows, seconds, seed)
 
 
-def has_relations(table: StudyTable) -> bool:
-    """Return True if SDV can be given constraints."""
-    return bool(table.orders or table.combinations)
+def label_of(name: str, state: str) -> str:
+    """Return the name of a generator in the results, with the state of the package."""
+    if state and name in OURS:
+        return f"{name} ({state})"
+    return name
+
+
+def chosen_generators(table: StudyTable, names: Sequence[str]) -> list[str]:
+    """Return the generators that can be run; SDV can be given constraints only if there are relations."""
+    if table.orders or table.combinations:
+        return list(names)
+    return [name for name in names if name != CONSTRAINED]
+
+
+def measure_table(path: str, seed: int, options: argparse.Namespace, peers: Peers, done: set[Key]) -> None:
+    """Measure the releases of a table and split that the results do not contain yet."""
+    table_name = Path(path).stem
+    table = TABLES[table_name]
+    frame, subject_codes = table_of(path, None)
+    split = split_of(frame, subject_codes, table, options.people, seed)
+    for name in chosen_generators(table, options.generators):
+        label = label_of(name, options.state)
+        if (table_name, label, seed) in done:
+            continue
+        line = {"table": table_name, "generator": label, "seed": seed}
+        try:
+            release = released(name, split, table, peers, seed)
+            line |= measures(release, split, table, peers)
+        except (PeerError, PrivacyAssetsError) as error:
+            line["error"] = str(error)
+        append(options.results, line)
+        sys.stderr.write(f"{table_name}, {label}, seed {seed}: {line.get('error', 'done')}\n")
 
 
 def run(options: argparse.Namespace) -> None:
     """Measure the releases that the results do not contain yet."""
     measured = [line for line in lines(options.results) if "error" not in line]
     done = {(line["table"], line["generator"], line["seed"]) for line in measured}
-    is_warm = False
+    if set(options.generators) & set(OURS):
+        warm_up(options.tables[0])
     with TemporaryDirectory() as folder:
         peers = Peers({"sdv": options.sdv, "mostlyai": options.mostlyai}, Path(folder))
         for seed in options.seeds:
             for path in options.tables:
-                table_name = Path(path).stem
-                table = TABLES[table_name]
-                frame, subject_codes = table_of(path, None)
-                split = split_of(frame, subject_codes, table, options.people, seed)
-                for name in options.generators:
-                    label = f"{name} ({options.state})" if options.state and name in OURS else name
-                    if (table_name, label, seed) in done or (name == CONSTRAINED and not has_relations(table)):
-                        continue
-                    if name in OURS and not is_warm:
-                        warm_up(frame, subject_codes, table)
-                        is_warm = True
-                    line = {"table": table_name, "generator": label, "seed": seed}
-                    try:
-                        release = released(name, split, table, peers, seed)
-                        line |= measures(release, split, table, peers)
-                    except (PeerError, PrivacyAssetsError) as error:
-                        line["error"] = str(error)
-                    append(options.results, line)
-                    sys.stderr.write(f"{table_name}, {label}, seed {seed}: {line.get('error', 'done')}\n")
+                measure_table(path, seed, options, peers, done)
         peers.close()
-
-
-# --- Report -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Measure:
-    """Column of the report.
-
-    Attributes:
-        title: Heading of the table of Markdown.
-        column: Heading of the column: a table, a relation or a number to predict.
-        is_higher_better: False for shares of broken rows, attacks and costs.
-        decimals: Number of decimals.
-        tolerance: Difference below which no generator is behind.
-        values: Values by generator, one a seed.
-    """
-
-    title: str
-    column: str
-    is_higher_better: bool
-    decimals: int
-    tolerance: float
-    values: dict[str, list[float]] = field(default_factory=dict)
-
-    def mean(self, generator: str) -> float:
-        """Return the mean of all seeds, NaN if there are none."""
-        return float(np.mean(self.values.get(generator) or [np.nan]))
-
-    def lead(self, generator: str, other: str) -> float:
-        """Return by how much ``generator`` is better than ``other``. A share, attack or cost below 0 counts as 0."""
-        values = np.array([self.mean(generator), self.mean(other)])
-        if not self.is_higher_better:
-            values = np.maximum(values, 0)
-        difference = float(values[0] - values[1])
-        return difference if self.is_higher_better else -difference
-
-
-PAIRS, PAIRS_TRAIN = "Pair trends with held-out rows", "Pair trends with training rows"
-BROKEN, PREDICTION = "Broken relations, % of rows", "Prediction of held-out rows, R2"
-MEMBERSHIP, SECONDS = "Membership AUC beyond chance", "CPU seconds"
-
-
-def cells_of_line(line: Mapping[str, Any]) -> list[tuple[Measure, float]]:
-    """Return the measures of a line, without values, and the value of each."""
-    name = line["table"]
-    cells = [
-        (Measure(PAIRS, name, True, 3, 0.0005), line["pair_trends"]),
-        (Measure(PAIRS_TRAIN, name, True, 3, 0.0005), line["pair_trends_train"]),
-        (Measure(MEMBERSHIP, name, False, 3, 0.01), line["membership"]),
-    ]
-    for relation, share in line["broken"].items():
-        cells.append((Measure(BROKEN, f"{name}: {relation}", False, 1, 0.05), 100 * share))
-    if "r2" in line:
-        target = TABLES[name].target
-        cells.append((Measure(PREDICTION, f"{name}: {target.title if target else ''}", True, 2, 0.005), line["r2"]))
-    if line["seconds"] is not None:
-        cells.append((Measure(SECONDS, name, False, 1, 0.05), line["seconds"]))
-    return cells
-
-
-def measures_of(found: Sequence[Mapping[str, Any]]) -> list[Measure]:
-    """Collect the values of all lines, in the order of the report."""
-    by_key: dict[tuple[str, str], Measure] = {}
-    for line in found:
-        if "error" in line:
-            continue
-        for measure, value in cells_of_line(line):
-            kept = by_key.setdefault((measure.title, measure.column), measure)
-            kept.values.setdefault(line["generator"], []).append(value)
-    order = list(TABLES)
-    titles = (PAIRS, PAIRS_TRAIN, BROKEN, PREDICTION, MEMBERSHIP, SECONDS)
-    return sorted(
-        by_key.values(),
-        key=lambda measure: (titles.index(measure.title), order.index(measure.column.partition(":")[0])),
-    )
-
-
-def is_ours(generator: str) -> bool:
-    """Return True for a generator of this package, in any state."""
-    return generator.startswith("ours")
-
-
-def text_of(measure: Measure, generator: str, peers: Sequence[str]) -> str:
-    """Return a cell: the mean, in bold if a peer is better."""
-    mean = measure.mean(generator)
-    if np.isnan(mean):
-        return "-"
-    text = f"{mean:.{measure.decimals}f}"
-    is_behind = is_ours(generator) and better_peers(measure, generator, peers)
-    return f"**{text}**" if is_behind else text
-
-
-def better_peers(measure: Measure, generator: str, peers: Sequence[str]) -> list[str]:
-    """Return the peers that are better than ``generator`` beyond rounding."""
-    return [peer for peer in peers if measure.lead(peer, generator) > measure.tolerance]
-
-
-def markdown(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table, of which the first row is the head."""
-    head, *body = [f"| {' | '.join(row)} |" for row in rows]
-    return [head, "|" + "---|" * len(rows[0]), *body, ""]
-
-
-def behind(measures: Sequence[Measure], generators: Sequence[str], peers: Sequence[str]) -> list[str]:
-    """Return a line for each of our generators and each title, with the cells in which a peer is better."""
-    records = []
-    for generator in filter(is_ours, generators):
-        for title in dict.fromkeys(measure.title for measure in measures):
-            compared = [measure for measure in measures if measure.title == title and generator in measure.values]
-            worse = []
-            for measure in compared:
-                better = better_peers(measure, generator, peers)
-                if better:
-                    best = min(better, key=lambda peer, measure=measure: measure.lead(generator, peer))
-                    own_text = f"{measure.mean(generator):.{measure.decimals}f}"
-                    best_text = f"{measure.mean(best):.{measure.decimals}f}"
-                    worse.append(f"{measure.column} ({own_text}, {best} {best_text})")
-            names = "; ".join(worse) or "none"
-            records.append(f"- {generator}, {title}: {len(worse)} of {len(compared)} cells: {names}")
-    return records
-
-
-def report(options: argparse.Namespace, found: list[dict[str, Any]]) -> str:
-    """Return Markdown: a table per measure with one row a generator, and the cells in which a peer is better."""
-    measures = measures_of(found)
-    names = list(dict.fromkeys(line["generator"] for line in found))
-    ranks = {name: rank for rank, name in enumerate(GENERATORS)}
-    generators = sorted(names, key=lambda name: (ranks[name.partition(" (")[0]], name))
-    peers = [name for name in generators if name in PEERS]
-    n_seeds = len({line["seed"] for line in found})
-    out = [f"Means of {n_seeds} split{'s' * (n_seeds > 1)}. Bold: a peer is better.", ""]
-    for title in dict.fromkeys(measure.title for measure in measures):
-        chosen = [measure for measure in measures if measure.title == title]
-        rows = [["generator", *(measure.column for measure in chosen)]]
-        for generator in generators:
-            if any(generator in measure.values for measure in chosen):
-                rows.append([generator, *(text_of(measure, generator, peers) for measure in chosen)])
-        out += [f"**{title}**", "", *markdown(rows)]
-    out += ["**Cells in which a peer is better**", "", *behind(measures, generators, peers)]
-    errors = [line for line in found if "error" in line]
-    if errors:
-        out += ["", "**Failures**", ""]
-        out += [f"- {line['table']}, {line['generator']}, seed {line['seed']}: {line['error']}" for line in errors]
-    return "\n".join(out) + "\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -564,7 +439,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--state", default="", help="word that is added to the names of our generators")
     parser.add_argument("--sdv", type=Path, default=ROOT / ".sdv", help="environment of SDV and SDMetrics")
     parser.add_argument("--mostlyai", type=Path, default=ROOT / ".mostlyai", help="environment of MOSTLY AI")
-    run_or_report(parser, arguments, run, report)
+    run_or_report(parser, arguments, run, lambda _, found: report_text(found, GENERATORS, tuple(PEERS)))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,6 @@ from benchmarks.leak_tables import Make, shipped
 
 N_PEOPLE = 6_000  # people of a made table: two halves of 2,500, and some more
 SEED = 0
-DAY = pd.Timedelta(days=1)
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,8 @@ def postcodes(rng: Rng, n_rows: int, n_postcodes: int = 30) -> tuple[np.ndarray,
     n_towns = n_postcodes * 3 // 4
     town_of_postcode = np.arange(n_postcodes) % n_towns
     drawn = rng.choice(n_postcodes, n_rows, p=rng.dirichlet(np.full(n_postcodes, 20.0)))
-    towns = np.array([f"Town {letter}{number}" for number in (1, 2) for letter in "ABCDEFGHIJKLMNOPQRST"])
+    letters = list("ABCDEFGHIJKLMNOPQRST")
+    towns = np.array([f"Town {letter}1" for letter in letters] + [f"Town {letter}2" for letter in letters])
     return names[drawn], towns[town_of_postcode[drawn]]
 
 
