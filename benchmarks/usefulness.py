@@ -15,9 +15,9 @@ to all others if these are fewer. "Training rows" as a release show what no gene
 - pair trends: score "Column Pair Trends" of SDMetrics' quality report, for the release and the held-out rows. For the
   release of training rows this compares real rows of different people. The lines also contain the score for the release
   and the training rows.
-- broken orders: share of rows in which the first column exceeds the second, of all rows with both values.
-- broken combinations: share of rows whose combination no real row has, of all rows with both values. Rows with "other"
-  are not broken, and neither are combinations of the real tables after the threshold rule.
+- broken orders: share of rows in which the first column exceeds the second, among rows with both values.
+- broken combinations: share of rows whose combination no real row has, among rows with both values. Rows with "other"
+  count as intact, and so do combinations of the real tables after the threshold rule.
 - R2: gradient boosting trained on the release and tested on held-out real rows. It predicts the column from all others,
   or the days between two dates from all columns except the second date.
 - membership: ``membership_inference.auc_classifier`` minus 0.5, with train and the held-out rows. Values below 0 are
@@ -114,8 +114,8 @@ class Release:
     Attributes:
         rows: The release.
         inputs: Inputs of the metrics.
-        real: Further real rows whose combinations are no error: the real tables after the threshold rule.
-        seconds: CPU seconds, None if nothing was generated.
+        real: Real tables after the threshold rule, whose combinations count as intact.
+        seconds: CPU seconds, None for real rows.
     """
 
     rows: pd.DataFrame
@@ -277,7 +277,7 @@ def joined(pairs: Sequence[tuple[str, str]]) -> list[list[str]]:
 
 
 def broken_order(rows: pd.DataFrame, low: str, high: str) -> float:
-    """Return the share of broken rows of those with both values; 0 if there are none."""
+    """Return the share of broken rows among rows with both values; 0 if there are none."""
     complete = rows[[low, high]].dropna()
     if complete.empty:
         return 0.0
@@ -285,7 +285,7 @@ def broken_order(rows: pd.DataFrame, low: str, high: str) -> float:
 
 
 def broken_combination(rows: pd.DataFrame, real: Sequence[pd.DataFrame], code: str, name: str) -> float:
-    """Return the share of rows whose combination is in no real table, of those with both values."""
+    """Return the share of rows whose combination no real table has, among rows with both values."""
     columns = [code, name]
     existing = pd.concat([frame[columns].astype("string") for frame in real]).drop_duplicates()
     existing_pairs = set(existing.dropna().itertuples(index=False, name=None))

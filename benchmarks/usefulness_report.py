@@ -123,7 +123,7 @@ def record(cells: Iterable[str]) -> str:
 
 
 def section_text(section: Section, columns: Sequence[Column], generators: Sequence[str], peers: Sequence[str]) -> str:
-    """Return the table of a section. A cell of ours in which a peer is better is bold."""
+    """Return the table of a section, with our cells in bold if a peer is better."""
     records = [record(["generator", *(column.name for column in columns)]), "|" + "---|" * (len(columns) + 1)]
     for generator in generators:
         if not any(generator in column.values for column in columns):
