@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,31 +48,41 @@ class Column:
     Attributes:
         section: Its measure.
         name: Name of a table, and of the relation or number.
-        values: Values by generator, one a split.
+        values: Value of each seed by generator.
     """
 
     section: Section
     name: str
-    values: dict[str, list[float]] = field(default_factory=dict)
+    values: dict[str, dict[int, float]] = field(default_factory=dict)
 
-    def mean(self, generator: str) -> float:
-        """Return the mean of all splits, NaN if there are none."""
+    def mean(self, generator: str, seeds: Collection[int] | None = None) -> float:
+        """Return the mean of the seeds, all of them by default."""
+        values = self.values[generator]
+        return float(np.mean([values[seed] for seed in values if seeds is None or seed in seeds]))
+
+    def text(self, generator: str, seeds: Collection[int] | None = None) -> str:
+        """Return the mean as text, "-" without values."""
         if generator not in self.values:
-            return float("nan")
-        return float(np.mean(self.values[generator]))
-
-    def text(self, generator: str) -> str:
-        """Return the mean as text, "-" if there is none."""
-        mean = self.mean(generator)
-        if np.isnan(mean):
             return "-"
-        return f"{mean:.{self.section.decimals}f}"
+        return f"{self.mean(generator, seeds):.{self.section.decimals}f}"
+
+    def common_seeds(self, generator: str, other: str) -> set[int]:
+        """Return the seeds of which both generators have values."""
+        return set(self.values.get(generator, ())) & set(self.values.get(other, ()))
 
     def lead(self, generator: str, other: str) -> float:
-        """Return by how much ``generator`` is better than ``other``; an attack below chance counts as chance."""
+        """Return by how much ``generator`` is better than ``other``, NaN without common seeds.
+
+        An attack below chance counts as chance.
+        """
+        seeds = self.common_seeds(generator, other)
+        if not seeds:
+            return float("nan")
+        mean = self.mean(generator, seeds)
+        other_mean = self.mean(other, seeds)
         if self.section.is_higher_better:
-            return self.mean(generator) - self.mean(other)
-        return max(self.mean(other), 0.0) - max(self.mean(generator), 0.0)
+            return mean - other_mean
+        return max(other_mean, 0.0) - max(mean, 0.0)
 
     def better_peers(self, generator: str, peers: Iterable[str]) -> list[str]:
         """Return the peers that are better than ``generator`` beyond the tolerance, best first."""
@@ -84,7 +95,7 @@ def add_line(columns: dict[tuple[Section, str], Column], line: Line) -> None:
 
     def add(section: Section, name: str, value: float) -> None:
         column = columns.setdefault((section, name), Column(section, name))
-        column.values.setdefault(line["generator"], []).append(value)
+        column.values.setdefault(line["generator"], {})[line["seed"]] = value
 
     table_name = line["table"]
     add(PAIR_TRENDS, table_name, line["pair_trends"])
@@ -144,10 +155,21 @@ def behind_text(columns: Sequence[Column], generator: str, peers: Sequence[str])
     worse = []
     for column in compared:
         better = column.better_peers(generator, peers)
-        if better:
-            worse.append(f"{column.name} {column.text(generator)} ({better[0]}: {column.text(better[0])})")
+        if not better:
+            continue
+        best = better[0]
+        seeds = column.common_seeds(generator, best)
+        worse.append(f"{column.name} {column.text(generator, seeds)} ({best}: {column.text(best, seeds)})")
     names = "; ".join(worse) or "none"
     return f"{len(worse)} of {len(compared)}: {names}"
+
+
+def splits_text(measured: Sequence[Line], generators: Sequence[str]) -> str:
+    """Return the introduction, with the numbers of measured releases."""
+    counts = Counter(line["generator"] for line in measured)
+    names = ", ".join(f"{generator}: {counts[generator]}" for generator in generators)
+    introduction = "Cells are means of all splits of a generator. Bold: a peer is better in the splits that both have."
+    return f"{introduction} Releases: {names}."
 
 
 def report_text(found: Sequence[Line], order: Sequence[str], peers: Sequence[str]) -> str:
@@ -162,8 +184,7 @@ def report_text(found: Sequence[Line], order: Sequence[str], peers: Sequence[str
     columns = columns_of(measured)
     names = {line["generator"] for line in measured}
     generators = sorted(names, key=lambda name: (order.index(name.partition(" (")[0]), name))
-    n_seeds = len({line["seed"] for line in measured})
-    parts = [f"Means of {n_seeds} splits. Bold: a peer is better than ours."]
+    parts = [splits_text(measured, generators)]
     behind = []
     for section in SECTIONS:
         of_section = [column for column in columns if column.section == section]

@@ -86,6 +86,19 @@ def test_the_report_names_each_cell_in_which_a_peer_is_better() -> None:
     assert "- stays, MOSTLY AI, seed 1: too slow" in report
 
 
+def test_generators_are_compared_in_the_splits_that_both_have() -> None:
+    found = [
+        line_of("ours, default", 0.6, 0.0),
+        {**line_of("ours, default", 0.9, 0.0), "seed": 1},
+        line_of("MOSTLY AI", 0.7, 0.0),
+        {**line_of("SDV GaussianCopula", 0.99, 0.0), "seed": 2},
+    ]
+    report = report_text(found, usefulness.GENERATORS, tuple(usefulness.PEERS))
+    assert "| ours, default | **0.750** |" in report
+    assert "Pair trends with held-out rows, ours, default: 1 of 1: stays 0.600 (MOSTLY AI: 0.700)" in report
+    assert "Releases: ours, default: 2, SDV GaussianCopula: 1, MOSTLY AI: 1." in report
+
+
 @pytest.mark.slow
 def test_a_release_is_measured_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -97,15 +110,18 @@ def test_a_release_is_measured_once(
     monkeypatch.setattr(usefulness.Peers, "pair_trends", lambda self, real, synthetic: float(len(synthetic)))
     results = tmp_path / "out.jsonl"
     options = [str(table), "--people=400", "--seeds=0", "--state=now", f"--results={results}"]
-    options += ["--generators", "training rows", "ours, leaf 20"]
+    real_rows = [usefulness.TRAINING_ROWS, usefulness.AFTER_RULE]
+    options += ["--generators", *real_rows, "ours, leaf 20"]
     for _ in range(2):
         usefulness.main(options)
         measured = [json.loads(line) for line in results.read_text().splitlines()]
-        assert [line["generator"] for line in measured] == ["training rows", "ours, leaf 20 (now)"]
+        assert [line["generator"] for line in measured] == [*real_rows, "ours, leaf 20 (now)"]
     assert measured[0]["broken"] == {"admission > discharge": 0.0, "diagnosis → ward": 0.0}
     assert measured[0]["membership"] > 0.4
-    assert measured[1]["broken"]["admission > discharge"] > 0
+    assert measured[1]["broken"]["diagnosis → ward"] == 0
+    assert measured[2]["broken"]["admission > discharge"] > 0
     assert {line["pair_trends"] for line in measured} == {400.0}
+    assert measured[2]["seconds"] > 0
     capsys.readouterr()
     usefulness.main(["--report", str(results)])
     assert "| ours, leaf 20 (now) | 400.000 |" in capsys.readouterr().out
