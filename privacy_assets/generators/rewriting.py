@@ -69,7 +69,7 @@ class OrderedColumn:
             return column
         difference = replace(column, form="above" if lows else "below")
         if train[name].kind == "datetime":
-            return difference  # the ratio of two dates means nothing
+            return difference  # the ratio of two dates has no meaning
         ratio = replace(column, form="share below" if lows else "share above")
         low, high = column.bounds(train.columns)
         value = train[name].floats()
@@ -408,7 +408,7 @@ def _without_circles(codes: Sequence[Relation]) -> list[Relation]:
 
 
 def _with_gaps(relation: Relation, first: Column, second: Column, rng: np.random.Generator) -> Column:
-    """Return the second column of a gap: missing where the first column says so, and filled where it must not be."""
+    """Return the second column of a gap: missing where the first column demands it, and filled where it must not be."""
     expected = relation.expected(first, [False, True])
     is_gap = expected == 1
     is_missing = second.missing
