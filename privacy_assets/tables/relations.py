@@ -6,8 +6,8 @@ There are three kinds:
 - **code**: each value of a category determines another category, such as ``postcode -> town``,
 - **gap**: a column is missing exactly where another one has certain values, such as ``smokes -> gaps of cigarettes``.
 
-A relation counts only if it does not hold by chance: if one of its columns were shuffled, it would be broken in at least
-1 % of the rows, and in at least 20 of them. Rows of one person count once. At least 100 people must have both columns.
+A relation counts only if it does not hold by chance: if one of its columns were shuffled, at least 1 % of the rows, and
+at least 20, would break it. Rows of one person count once. At least 100 people must have both columns.
 Relations that follow from others are left out: ``a <= c`` if ``a <= b`` and ``b <= c``, and all but one of the columns
 that determine another.
 """
