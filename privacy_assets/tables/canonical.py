@@ -162,11 +162,12 @@ def published_relations(relations: Iterable[Relation], published: Sequence[Table
         relations: Relations of the real rows.
         published: Real tables after the rule.
     """
-    kept = []
+    after_rule = []
     for relation in relations:
-        first, second = (stacked([table[name] for table in published]) for name in (relation.first, relation.second))
-        kept.append(relation.of_rows(first, second))
-    return tuple(kept)
+        first = stacked([table[relation.first] for table in published])
+        second = stacked([table[relation.second] for table in published])
+        after_rule.append(relation.of_rows(first, second))
+    return tuple(after_rule)
 
 
 def synthetic_table(
