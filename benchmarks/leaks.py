@@ -223,6 +223,8 @@ HARMLESS: Mapping[str, tuple[str, Mapping[str, Any]] | None] = {
     "fresh rows": None,
     "synthpop": ("synthpop", {}),
     "synthpop, leaf 200": ("synthpop", {"min_samples_leaf": 200}),
+    "synthpop, leaf 50": ("synthpop", {"min_samples_leaf": 50, "shrinkage": 30.0}),
+    "synthpop, leaf 20": ("synthpop", {"min_samples_leaf": 20, "shrinkage": 30.0}),
     "baynet": ("baynet", {}),
 }
 

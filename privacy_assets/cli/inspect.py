@@ -172,12 +172,13 @@ def _people(people: PersonColumns) -> Iterator[str]:
 
 
 def _relations(frames: Sequence[pd.DataFrame], columns: Sequence[Inspected], people: PersonColumns) -> Iterator[str]:
-    """List the relations between the columns that can be published."""
+    """List the relations and sums of the columns that can be published."""
     import numpy as np
     import pandas as pd
 
     from privacy_assets.tables.conversion import column_of
     from privacy_assets.tables.relations import find_relations
+    from privacy_assets.tables.sums import find_sums
 
     frame = pd.concat(frames, ignore_index=True)
     read = []
@@ -193,6 +194,12 @@ def _relations(frames: Sequence[pd.DataFrame], columns: Sequence[Inspected], peo
         yield "relations that hold in all rows, and that the built-in generators keep:"
         yield from (f"  {clean(relation.name, 100)}" for relation in relations)
         yield "to switch one off: data: {relations: {NAME: false}}"
+    sums = find_sums(read, whose)
+    if sums:
+        yield ""
+        yield "sums that hold in all rows, and that published rows break:"
+        yield from (f"  {clean(found.name, 100)}" for found in sums)
+        yield "to keep one: drop the total, and compute it after reading"
 
 
 def _format(path: str) -> CsvFormat:

@@ -5,7 +5,7 @@ Trees are grown on codes (F, n) int32 of columns in drawing order: 0..levels - 1
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,6 +20,7 @@ from privacy_assets.infra.progress import advance
 from privacy_assets.infra.settings import Tuple, declared
 from privacy_assets.tables.column import DAY, Column, ranked
 from privacy_assets.tables.encoding import MatrixCoding
+from privacy_assets.tables.published_categories import OTHER, count_holders
 from privacy_assets.tables.roles import FEW_VALUES
 from privacy_assets.tables.schema import TableSchema
 from privacy_assets.tables.table import Table
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 MOST_CLASSES = 64
 _BEYOND_CHANCE = 3.0  # standard deviations by which the gain of a split exceeds that of a random split
 _INTERVALS = 5  # of equally many rows, which are the levels of a number for the shrinkage
+_POOLED_SHARE = 0.2  # share of rows with categories smaller than a leaf from which a column is named
+_SMALLER_LEAVES = (50, 20)  # values of min_samples_leaf to rehearse
 
 
 @declared
@@ -92,6 +95,8 @@ class SynthPop(RelationalGenerator):
         people = training.people
         if people is not None and len(np.unique(people)) == len(people):
             people = None  # counting rows is faster
+        for note in pooled_categories(self, train, order, people):
+            training.progress(note)
         steps = []
         for place, name in enumerate(order):
             numbers = train[name].floats() if is_number[place] else np.zeros(len(train))
@@ -231,6 +236,45 @@ def _published(train: Table, name: str) -> Column:
         return column.take(np.zeros(0, np.int64))
     names = set((rule.recoding or {}).values()) - {None}
     return Column.of_codes(name, column.kind, np.arange(len(names)), sorted(names))
+
+
+def pooled_categories(
+    generator: SynthPop, train: Table, order: Sequence[str], people: np.ndarray | None = None
+) -> Iterator[str]:
+    """Yield a sentence for each column in which at least a fifth of the rows have a category smaller than a leaf.
+
+    Trees treat these categories as one, so the columns that are drawn later hardly depend on them.
+
+    Args:
+        generator: Settings.
+        train: Training rows.
+        order: Columns in the order in which they are drawn.
+        people: Subject of each row, int64 of shape (n,). None: each row is a subject.
+
+    Yields:
+        Sentences with the name of the column, the number of these categories, and the setting to rehearse.
+    """
+    leaf = generator.min_samples_leaf
+    smaller_leaves = [str(value) for value in _SMALLER_LEAVES if value < leaf]
+    if not smaller_leaves:
+        return
+    rehearsal = f"privacy-assets run TABLE --rehearse --try min_samples_leaf={','.join(smaller_leaves)}"
+    for name in order[:-1]:
+        column = train[name]
+        if column.kind != "categorical":
+            continue
+        values = [*(column.values or ()), None]
+        codes = np.where(column.missing, len(values) - 1, column.cells).astype(np.int64)
+        is_pooled = count_holders(codes, people, len(values)) < leaf
+        is_category = np.array([value not in (OTHER, None) for value in values])
+        n_rows = np.bincount(codes, minlength=len(values))
+        if n_rows[is_pooled & is_category].sum() < _POOLED_SHARE * len(train):
+            continue
+        yield (
+            f"{name}: {(is_pooled & is_category).sum()} of {is_category.sum()} categories have fewer people than a leaf"
+            f" ({leaf}), so other columns hardly depend on them. Smaller leaves keep more and can disclose more. Try"
+            f" them without publication: {rehearsal}"
+        )
 
 
 def trees_of(

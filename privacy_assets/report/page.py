@@ -495,12 +495,12 @@ def useful(
     if behind > _FAR_WORSE:
         return (
             "Far worse than real rows",
-            "Its rows are far less similar to real rows than real rows are to each other.{lost}",
+            f"Its rows are far less similar to real rows than real rows are to each other.{lost}",
         )
     if behind > _CLOSE:
         return "Worse than real rows", f"Its rows are less similar to real rows than real rows are to each other.{lost}"
     copied = " Copied rows are similar to real rows, too." if has_copies else ""
-    return "Like real rows", f"Its rows are about as similar to real rows as real rows are to each other.{copied}"
+    return "Like real rows", f"Its rows are about as similar to real rows as real rows are to each other.{copied}{lost}"
 
 
 def _table_of(results: Iterable[MetricResult], name: str) -> Rows:

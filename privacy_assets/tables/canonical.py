@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from privacy_assets.errors import ConfigError
+from privacy_assets.errors import ConfigError, safe_repr
 from privacy_assets.tables.column import Column, stacked
 from privacy_assets.tables.contract import REAL, joint_schema, subject_columns
 from privacy_assets.tables.declared import NOTHING, Declared
@@ -17,7 +17,8 @@ from privacy_assets.tables.given import load
 from privacy_assets.tables.names import as_named
 from privacy_assets.tables.relations import Relation, find_relations
 from privacy_assets.tables.roles import check_subject_is_not_published, with_roles
-from privacy_assets.tables.schema import Frame, TableSchema, check_frame, check_not_published
+from privacy_assets.tables.schema import Frame, TableSchema, check_frame, check_not_published, yaml_text
+from privacy_assets.tables.sums import find_sums
 from privacy_assets.tables.table import Table
 from privacy_assets.tables.threshold_rule import holds_text, make_rule, notes_of, published_schema
 
@@ -96,7 +97,8 @@ def real_tables(
         related = ()
     canonical = {}
     for role, table in tables.items():
-        canonical[role] = replace(table.with_schema(inferred), notes=(*notes, *doubts), relations=related)
+        all_notes = (*notes, *doubts, *_unlinked_rows_notes(tables.values()))
+        canonical[role] = replace(table.with_schema(inferred), notes=all_notes, relations=related)
     return canonical
 
 
@@ -144,13 +146,48 @@ def without_rare_values(
     rule = make_rule(schema, parts, people, min_holders, prefixes, bounded)
     columns = [published_schema(column, rule.columns.get(column.name)) for column in schema.columns]
     published = TableSchema(tuple(columns))
-    notes = notes_of(rule, schema, prefixes)
+    notes = [*notes_of(rule, schema, prefixes), *_sum_notes(schema, parts, people)]
     replaced = {}
     for role, table in tables.items():
         compact = table.without_rare(rule.columns).with_schema(published).map(Column.compact)
         replaced[role] = replace(compact, notes=(*table.notes, *notes), rules=rule.columns)
     relations = published_relations(tables["train"].relations, list(replaced.values()))
     return {role: replace(table, relations=relations) for role, table in replaced.items()}
+
+
+def _sum_notes(schema: TableSchema, parts: Mapping[str, Sequence[Column]], people: np.ndarray) -> list[str]:
+    """Return a sentence for each column that is the sum of others before the threshold rule.
+
+    Args:
+        schema: Schema of the real tables.
+        parts: Columns of the real tables before the rule, by name.
+        people: Subject of each row of the stacked tables, int64 (n,).
+    """
+    columns = [stacked(parts[name]) for name in schema.measured.names]
+    notes = []
+    for found in find_sums(columns, people):
+        drop = yaml_text({"drop": [found.total]})
+        notes.append(
+            f"In all real rows, {found.name}. Published rows need not add up. Fix: drop {safe_repr(found.total)}"
+            f" (data: {drop}), and compute it after reading."
+        )
+    return notes
+
+
+def _unlinked_rows_notes(tables: Iterable[Table]) -> list[str]:
+    """Return a sentence about the rows of a person, if people have several."""
+    subjects = [table.subject_ids for table in tables if table.subject_ids is not None]
+    if not subjects:
+        return []
+    ids = stacked(subjects)
+    rows_per_person = len(ids) / len(ids.distinct())
+    if rows_per_person == 1:
+        return []
+    return [
+        f"People have {rows_per_person:.2g} rows on average. The column {safe_repr(ids.name)} is not published, so"
+        " rows of one person are not linked in the synthetic table. It has no statistics by person, such as their"
+        " number of rows."
+    ]
 
 
 def published_relations(relations: Iterable[Relation], published: Sequence[Table]) -> tuple[Relation, ...]:

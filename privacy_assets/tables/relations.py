@@ -304,6 +304,22 @@ def _is_order(low: Column, high: Column, people: np.ndarray) -> bool:
     return _is_no_coincidence(share_if_shuffled, n_people)
 
 
+def differs_if_shuffled(cells: np.ndarray, n_people: int) -> bool:
+    """Return True if shuffling a column of numbers would change enough rows.
+
+    It then agrees with another column not by chance.
+
+    Args:
+        cells: Numbers without missing values, float64 (n,).
+        n_people: Number of people that have them.
+    """
+    if n_people < _MIN_PEOPLE:
+        return False
+    counts = np.unique(cells, return_counts=True)[1]
+    shares = counts / counts.sum()
+    return _is_no_coincidence(1.0 - float((shares**2).sum()), n_people)
+
+
 def _is_no_coincidence(share_if_shuffled: float, n_people: float) -> bool:
     return share_if_shuffled >= _MIN_SHARE and share_if_shuffled * n_people >= _MIN_BROKEN
 

@@ -502,3 +502,51 @@ def test_drawn_cells_are_distributed_as_those_of_the_fitted_generator(visit: lis
                 for cells in (ours, theirs)
             ]
             assert abs(ab[0] - ab[1]) < 0.05, (a, b)
+
+
+# Categories smaller than a leaf
+
+
+def towns(n_people_each: int, n_towns: int = 30) -> Table:
+    rng = np.random.default_rng(0)
+    town = np.repeat(np.arange(n_towns), n_people_each)
+    frame = pd.DataFrame({"town": [f"T{code:02}" for code in town], "age": rng.integers(18, 90, len(town))})
+    frame["group"] = rng.choice(["a", "b"], len(town))
+    return real_tables({"train": frame}, {"train": "train"})["train"]
+
+
+def said_about(train: Table, people: np.ndarray | None = None, **settings: object) -> list[str]:
+    messages = list[str]()
+    SynthPop(**settings).fit(train, seed=0, progress=messages.append, people=people)  # type: ignore[arg-type]
+    return messages
+
+
+def test_categories_smaller_than_a_leaf_are_told_with_the_setting_to_rehearse():
+    (message,) = said_about(towns(83), min_samples_leaf=100)
+    assert message == (
+        "town: 30 of 30 categories have fewer people than a leaf (100), so other columns hardly depend on them. Smaller"
+        " leaves keep more and can disclose more. Try them without publication: privacy-assets run TABLE --rehearse"
+        " --try min_samples_leaf=50,20"
+    )
+    (message,) = said_about(towns(30), min_samples_leaf=50)
+    assert message.endswith(" --try min_samples_leaf=20")
+
+
+def test_large_categories_and_the_last_column_are_not_told():
+    assert said_about(towns(83), min_samples_leaf=50) == []
+    assert said_about(towns(83), min_samples_leaf=20) == []
+    assert said_about(towns(15), min_samples_leaf=20) == []  # there is no smaller leaf to try
+    assert said_about(towns(83), min_samples_leaf=100, visit=("age", "group", "town")) == []
+
+
+def test_people_are_counted_instead_of_rows():
+    train = towns(100)
+    assert said_about(train, min_samples_leaf=60) == []
+    assert len(said_about(train, people=np.arange(len(train)) // 2, min_samples_leaf=60)) == 1
+
+
+def test_few_rows_in_small_categories_are_not_told():
+    large = pd.DataFrame({"town": ["T"] * 900, "group": "a"})
+    small = pd.DataFrame({"town": [f"S{code}" for code in np.arange(100) // 10], "group": "b"})
+    table = real_tables({"train": pd.concat([large, small])}, {"train": "train"})["train"]
+    assert said_about(table, min_samples_leaf=100) == []

@@ -17,7 +17,7 @@ from privacy_assets.metrics.policies import policy_digest
 from privacy_assets.metrics.registry import METRICS
 from privacy_assets.policy import Limit, Policy, tally
 from privacy_assets.report.answers import TITLES
-from privacy_assets.report.page import before_and_after, plots_of
+from privacy_assets.report.page import before_and_after, plots_of, useful
 from privacy_assets.report.report import Report, installed_versions
 from privacy_assets.report.words import limit_interval, limit_symbol, measured_text
 from privacy_assets.stats.estimates import Estimate, MetricResult
@@ -259,3 +259,33 @@ def test_sections_have_one_chart_with_how_to_read_it_and_a_table_of_limits_that_
     assert failing().to_html().count('<details class="limits" open>') == 2  # limits that did not pass are expanded
     inside = re.search(r'<table class="stack">.*?</table>', page, re.S)
     assert inside and all(f'data-label="{word}"' in inside[0] for word in ("Measured", "Limit", "Value"))
+
+
+def utility(value: float, null: float = 0.9) -> list[tuple[str, Estimate]]:
+    return [("column similarity", estimate("column_similarity", value, null=null))]
+
+
+def lost(*names: str) -> list[dict[str, object]]:
+    return [{"column": name, "similarity": 0.5, "similarity_real": 0.9} for name in names]
+
+
+@pytest.mark.parametrize("value", [0.2, 0.85, 0.9])
+def test_usefulness_names_what_is_lost_whatever_the_grade(value: float):
+    pair = {"first": "town", "second": "<b>", "similarity": 0.5, "similarity_real": 0.9}
+    tables = {"columns": lost("age", "town", "visits", "weight"), "pairs": [pair]}
+    result = MetricResult("fidelity", (), tables=tables)
+    _, sentence = useful(utility(value), [result], has_copies=False)
+    words = " Most is lost in these columns: age, town, visits, and in these pairs of columns: town and <b>."
+    assert sentence.endswith(words) and "{" not in sentence
+    _, sentence = useful(utility(value), [], has_copies=False)
+    assert "lost" not in sentence and "{" not in sentence
+
+
+def test_a_broken_relation_is_told_before_similarity():
+    rows = [{"relation": "start <= end", "broken_real": 0.0, "broken_synthetic": 0.31}]
+    result = MetricResult("fidelity", (), tables={"relations": rows})
+    word, sentence = useful(utility(0.9), [result], has_copies=False)
+    assert word == "It breaks relations of the real rows"
+    assert sentence == "The relation start <= end holds in the real rows, and 31 % of the synthetic rows break it."
+    intact = MetricResult("fidelity", (), tables={"relations": [{**rows[0], "broken_synthetic": 0.0}]})
+    assert useful(utility(0.9), [intact], has_copies=False)[0] == "Like real rows"
