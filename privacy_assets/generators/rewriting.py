@@ -3,9 +3,9 @@
 The generator is trained on
 
 - the distance of a column from the columns that bound it, as a difference or a ratio, in place of the column,
-- a determined category only where it is free, such as in rows whose code is ``other``.
+- a determined column only where it is free, such as in rows whose code is ``other``.
 
-Its rows are changed back: distances are added, determined categories looked up, and gaps made and filled. Published
+Its rows are changed back: distances are added, determined values looked up, and gaps made and filled. Published
 values of the threshold rule stay published values, and no value leaves the range of its column.
 """
 
@@ -239,8 +239,10 @@ class Rewriting:
         pairs = {(order.first, order.second) for order in orders}
         # With gaps in b, a <= b and b <= c do not imply a <= c.
         implied = {(low, high) for low, high in _closure(pairs) if _holds(low, high, train)}
-        ordered = _ordered_columns(train, pairs | implied, fixed)
-        determined = _in_dependency_order([relation for relation in relations if relation.determined])
+        kept = [one for one in relations if one.determined and not (one.kind == "code" and one.second in fixed)]
+        determined = _in_dependency_order(kept)
+        looked_up = {relation.second for relation in determined if relation.kind == "code"}
+        ordered = _ordered_columns(train, pairs | implied, fixed, looked_up)
         if not ordered and not determined:
             return None
         places = {column.name for column in ordered}
@@ -302,7 +304,7 @@ class Rewriting:
         return Table.of_columns(self.schema, columns)
 
     def _with_determined(self, made: Mapping[str, Column], rng: np.random.Generator) -> dict[str, Column]:
-        """Return the columns with determined categories looked up, and gaps made and filled."""
+        """Return the columns with determined values looked up, and gaps made and filled."""
         columns = dict(made)
         # A postcode that fills a gap determines a town, so relations are repeated until none is broken.
         for _ in self.determined:
@@ -319,17 +321,26 @@ class Rewriting:
         return columns
 
     def _looked_up(self, relation: Relation, first: Column, free: Column, rng: np.random.Generator) -> Column:
-        """Return the second column of a code: determined categories, and trained ones in rows that are free."""
+        """Return the second column of a code: determined values, and trained ones in rows that are free."""
         schema = self.schema[relation.second]
         answers = {pair.answer for pair in relation.determined if pair.answer is not None} | set(free.values or ())
         values = (False, True) if schema.kind == "boolean" else tuple(sorted(answers))
         expected = relation.expected(first, [*values, None])
         is_free = expected < 0
         determined = np.where(expected == len(values), -1, expected)
-        own = free.index_in(values)
-        if not schema.nullable:
-            own = _filled(own, is_free & (own < 0), is_free & (own >= 0), rng)
-        return Column.of_codes(relation.second, schema.kind, np.where(is_free, own, determined), values)
+        if free.values is None:
+            known = Column(relation.second, schema.kind, np.array(values, dtype=free.cells.dtype))
+            cells = known.take_or_missing(determined).cells
+            column = replace(free, cells=np.where(is_free, free.cells, cells))
+        else:
+            codes = np.where(is_free, free.index_in(values), determined)
+            column = Column.of_codes(relation.second, schema.kind, codes, values)
+        if schema.nullable:
+            return column
+        is_present = ~column.missing
+        donors = is_free & is_present
+        rows = np.arange(len(column))
+        return column.take(_filled(rows, ~is_present, donors if donors.any() else is_present, rng))
 
     def save(self, folder: Path) -> dict[str, Any]:
         """Write arrays to a folder, and return JSON-compatible entries of a manifest."""
@@ -364,10 +375,22 @@ def _closure(pairs: set[tuple[str, str]]) -> set[tuple[str, str]]:
         closed |= more
 
 
-def _ordered_columns(train: Table, pairs: set[tuple[str, str]], fixed: set[str]) -> list[OrderedColumn]:
+def _ordered_columns(
+    train: Table, pairs: set[tuple[str, str]], fixed: set[str], looked_up: set[str]
+) -> list[OrderedColumn]:
+    """Return the columns that are trained as distances, each after the columns that bound it.
+
+    Args:
+        train: Training rows.
+        pairs: Columns with an order, the lower one first.
+        fixed: Columns that are trained as they are.
+        looked_up: Columns that a category determines. They bound others, and are not bounded.
+    """
     ordered = []
-    earlier = list[str]()
+    earlier = [name for name in train.schema.names if name in looked_up]
     for name in train.schema.names:
+        if name in looked_up:
+            continue
         lows = [other for other in earlier if (other, name) in pairs]
         highs = [other for other in earlier if (name, other) in pairs]
         earlier.append(name)

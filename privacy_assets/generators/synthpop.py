@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 MOST_CLASSES = 64
 _BEYOND_CHANCE = 3.0  # standard deviations by which the gain of a split exceeds that of a random split
 _INTERVALS = 5  # of equally many rows, which are the levels of a number for the shrinkage
-_POOLED_SHARE = 0.2  # share of rows with categories smaller than a leaf from which a column is named
+_FEWEST_OF_CATEGORY = 50  # people from which a category has a position of its own, although a leaf needs more
+_SMALL_SHARE = 0.2  # share of rows with categories smaller than a leaf from which a column is named
 _SMALLER_LEAVES = (50, 20)  # values of min_samples_leaf to rehearse
 
 
@@ -45,7 +46,8 @@ class SynthPop(RelationalGenerator):
     (Hothorn, Hornik and Zeileis 2006). Missing is a value: for numbers, a first tree predicts whether the value is
     missing, and a second one the value. As a predictor a number is represented by its rank (missing: mean rank and an
     indicator), and a category by its position in an order by the target (Coppersmith et al. 1999), in which categories
-    with fewer than ``min_samples_leaf`` rows share a position. Columns with many categories are therefore not slower.
+    with fewer than 50 rows, or than ``min_samples_leaf``, share a position. Columns with many categories are therefore not
+    slower.
     Categories come from the training rows, so names and other identifiers must be dropped first.
 
     Attributes:
@@ -95,7 +97,7 @@ class SynthPop(RelationalGenerator):
         people = training.people
         if people is not None and len(np.unique(people)) == len(people):
             people = None  # counting rows is faster
-        for note in pooled_categories(self, train, order, people):
+        for note in small_categories(self, train, order, people):
             training.progress(note)
         steps = []
         for place, name in enumerate(order):
@@ -238,12 +240,12 @@ def _published(train: Table, name: str) -> Column:
     return Column.of_codes(name, column.kind, np.arange(len(names)), sorted(names))
 
 
-def pooled_categories(
+def small_categories(
     generator: SynthPop, train: Table, order: Sequence[str], people: np.ndarray | None = None
 ) -> Iterator[str]:
     """Yield a sentence for each column in which at least a fifth of the rows have a category smaller than a leaf.
 
-    Trees treat these categories as one, so the columns that are drawn later hardly depend on them.
+    A leaf contains several of these categories, so the columns that are drawn later depend less on them.
 
     Args:
         generator: Settings.
@@ -265,14 +267,14 @@ def pooled_categories(
             continue
         values = [*(column.values or ()), None]
         codes = np.where(column.missing, len(values) - 1, column.cells).astype(np.int64)
-        is_pooled = count_holders(codes, people, len(values)) < leaf
+        is_small = count_holders(codes, people, len(values)) < leaf
         is_category = np.array([value not in (OTHER, None) for value in values])
         n_rows = np.bincount(codes, minlength=len(values))
-        if n_rows[is_pooled & is_category].sum() < _POOLED_SHARE * len(train):
+        if n_rows[is_small & is_category].sum() < _SMALL_SHARE * len(train):
             continue
         yield (
-            f"{name}: {(is_pooled & is_category).sum()} of {is_category.sum()} categories have fewer people than a leaf"
-            f" ({leaf}), so other columns hardly depend on them. Smaller leaves keep more and can disclose more. Try"
+            f"{name}: {(is_small & is_category).sum()} of {is_category.sum()} categories have fewer people than a leaf"
+            f" ({leaf}), so other columns depend less on them. Smaller leaves keep more and can disclose more. Try"
             f" them without publication: {rehearsal}"
         )
 
@@ -355,7 +357,8 @@ def fit_tree(
         if is_number[column]:
             found = _ranks(codes[column], known)
         else:
-            found = [level_scores(here[column], known + 1, goal, kinds, smallest, whose)]
+            fewest = min(smallest, _FEWEST_OF_CATEGORY)
+            found = [level_scores(here[column], known + 1, goal, kinds, fewest, whose)]
         for table in found:
             if is_number[column] and len(found) == 1:  # codes are ordered by rank
                 ordered, places[len(columns)] = table, here[column]

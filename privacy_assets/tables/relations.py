@@ -3,7 +3,7 @@
 There are three kinds:
 
 - **order**: ``start <= end`` in all rows that have both,
-- **code**: each value of a category determines another category, such as ``postcode -> town``,
+- **code**: each value of a category determines another column, such as ``postcode -> town`` or ``product -> price``,
 - **gap**: a column is missing exactly where another one has certain values, such as ``smokes -> gaps of cigarettes``.
 
 A relation counts only if it does not hold by chance: if one of its columns were shuffled, at least 1 % of the rows, and
@@ -40,7 +40,8 @@ class Determined(NamedTuple):
 
     Attributes:
         value: Value of the first column. For a number or time: whether there is one. None: missing.
-        answer: Value of the second column, None if it is missing. For a gap: whether the second column is missing.
+        answer: Cell of the second column (of a category: its value), None if it is missing. For a gap: whether the
+            second column is missing.
     """
 
     value: Any
@@ -173,6 +174,10 @@ class _AnswerCodes(NamedTuple):
     def of(cls, kind: RelationKind, column: Column) -> _AnswerCodes:
         if kind == "gap":
             return cls(column.missing.astype(np.int64), [False, True])
+        if column.kind not in _CODED:
+            distinct = column.distinct().cells
+            codes = np.searchsorted(distinct, column.cells)
+            return cls(np.where(column.missing, len(distinct), codes), [*distinct.tolist(), None])
         values = list(column.values or ())
         codes = column.cells.astype(np.int64)
         return cls(np.where(codes < 0, len(values), codes), [*values, None])
@@ -241,8 +246,8 @@ def _check_declared(relation: Relation, first: Column, second: Column) -> None:
     is_coded = first.kind in _CODED, second.kind in _CODED
     if relation.kind == "order" and (any(is_coded) or (first.kind == "datetime") != (second.kind == "datetime")):
         raise ConfigError(f"relations: {name} needs two columns of numbers, or two of times. Fix: remove it.")
-    if relation.kind == "code" and not all(is_coded):
-        raise ConfigError(f"relations: {name} needs two columns of categories. Fix: remove it.")
+    if relation.kind == "code" and first.kind not in _CODED:
+        raise ConfigError(f"relations: {name} needs a first column of categories. Fix: remove it.")
     is_broken = _is_broken_by_real_rows(relation, first, second)
     if is_broken.any():
         share = float(is_broken.mean())
@@ -365,11 +370,9 @@ class _Groups:
             answers: Codes of the other column, int64 (n,), from 0.
             people: Subject of each row, int64 (n,).
         """
+        if not self.may_determine(answers[:_FIRST_ROWS]) or not self._is_function(answers, self.codes):
+            return False
         n_answers = int(answers.max(initial=0)) + 1
-        if not self._is_function(answers[:_FIRST_ROWS], n_answers, self.codes[:_FIRST_ROWS]):
-            return False
-        if not self._is_function(answers, n_answers, self.codes):
-            return False
         counts = self.codes >= 0
         n_holders = count_holders(self.codes[counts], people[counts], self.n_groups)
         is_repeated = n_holders[self.codes[counts]] > 1
@@ -384,8 +387,17 @@ class _Groups:
             return False
         return _is_no_coincidence(share_if_shuffled, n_free)
 
-    def _is_function(self, answers: np.ndarray, n_answers: int, codes: np.ndarray) -> bool:
+    def may_determine(self, first_answers: np.ndarray) -> bool:
+        """Return True if the first rows of each group have the same answer.
+
+        Args:
+            first_answers: Codes of the other column in the first rows, int64, from 0.
+        """
+        return self._is_function(first_answers, self.codes[: len(first_answers)])
+
+    def _is_function(self, answers: np.ndarray, codes: np.ndarray) -> bool:
         counts = codes >= 0
+        n_answers = int(answers.max(initial=0)) + 1
         combinations = distinct_sorted(codes[counts] * n_answers + answers[counts])
         n_groups_seen = len(distinct_sorted(codes[counts]))
         return len(combinations) == n_groups_seen
@@ -397,15 +409,22 @@ def _find_codes(columns: Sequence[Column], people: np.ndarray) -> list[Relation]
     # The column with fewest values comes first: if a postcode determines a town, and this a state, the town is taken.
     groups.sort(key=lambda group: group.n_groups)
     determined_by = dict[str, str]()
-    for column in coded:
-        answers = column.cells.astype(np.int64) + 1
-        for group in groups:
+    for column in columns:
+        first_answers = _answers_of(column.take(slice(_FIRST_ROWS)))
+        possible = [group for group in groups if group.may_determine(first_answers)]
+        answers = _answers_of(column) if possible else first_answers
+        for group in possible:
             if group.name == column.name or _ends_in(determined_by, group.name, column.name):
                 continue
             if group.determines(answers, people):
                 determined_by[column.name] = group.name
                 break
     return _in_order(columns, determined_by, "code")
+
+
+def _answers_of(column: Column) -> np.ndarray:
+    """Return the code of each value, from 0, int64 (n,). Missing is a value."""
+    return _AnswerCodes.of("code", column).codes
 
 
 def _ends_in(determined_by: Mapping[str, str], start: str, end: str) -> bool:

@@ -486,6 +486,82 @@ def test_codes_of_codes_and_of_booleans() -> None:
 # Without relations, and with an epsilon
 
 
+# Categories that determine numbers and times
+
+
+def sales(n: int = 2 * N, n_rare: int = 0) -> pd.DataFrame:
+    """Sales of products with a price, a day and, for some, a size; the price is at most the total."""
+    rng = np.random.default_rng(3)
+    product = rng.integers(0, 40, n)
+    price = np.round(rng.lognormal(3, 1, 40), 2)
+    size = np.where(np.arange(40) % 4 == 0, np.nan, rng.integers(1, 9, 40))
+    launch = pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 700, 40), unit="D")
+    day = launch[product] + pd.to_timedelta(rng.integers(1, 400, n), unit="D")
+    names = np.array([f"product {code}" for code in product], dtype=object)
+    names[:n_rare] = [f"rare {row}" for row in range(n_rare)]
+    cost = price[product].copy()
+    cost[:n_rare] = rng.choice([5.0, 7.5], n_rare)
+    return pd.DataFrame({
+        "total": np.round(cost * (1 + rng.poisson(2, n)), 2),
+        "product": names,
+        "price": cost,
+        "launch": launch[product],
+        "day": day,
+        "size": size[product],
+        "shop": rng.choice(["a", "b", "c"], n),
+    })  # fmt: skip
+
+
+SALES = ["price <= total", "launch <= day", "product -> price", "product -> launch", "product -> size"]
+
+
+@pytest.mark.parametrize("generator", [SynthPop(), BayNet(degree=2)], ids=["synthpop", "baynet"])
+@pytest.mark.parametrize("rows", [1, 2, 4 * N])
+def test_numbers_and_times_that_a_category_determines_are_kept(
+    generator: Generator, rows: int, tmp_path: Path
+) -> None:
+    train = published(read(sales()))
+    assert [relation.name for relation in train.relations] == SALES
+    rewriting = rewriting_of(train)
+    rewritten = rewriting.apply(train)
+    assert all(rewritten[name].missing.all() for name in ("price", "launch", "size"))
+    assert [column.name for column in rewriting.ordered] == ["total", "day"]
+    check_equal(rewriting.restore(rewritten, seed=0), train)
+    made = generator.fit(train.for_training(), seed=0)
+    drawn = made.sample(rows, seed=1)
+    check_kept(drawn, train)
+    check_kept(drawn.without_rare(train.rules), train)
+    assert not any(drawn[name].missing.any() for name in ("total", "price", "launch", "day"))
+    made.save(tmp_path)
+    assert load_generator(tmp_path).sample(rows, seed=1).frame().equals(drawn.frame())
+
+
+@pytest.mark.parametrize(
+    "generator", [SynthPop(min_samples_leaf=10, shrinkage=0), BayNet()], ids=["synthpop", "baynet"]
+)
+def test_rows_with_other_have_a_price_of_real_rows_with_other(generator: Generator) -> None:
+    train = published(read(sales(n_rare=40)))
+    (relation,) = (one for one in train.relations if one.name == "product -> price")
+    assert "other" not in dict(relation.determined)
+    drawn = generator.fit(train.for_training(), seed=0).sample(6 * N, seed=0)
+    check_kept(drawn, train)
+    frame = drawn.frame()
+    prices = frame.loc[frame["product"] == "other", "price"]
+    real = train.frame()
+    assert len(prices) > 30 and set(prices) == set(real.loc[real["product"] == "other", "price"])
+
+
+def test_privbayes_keeps_a_declared_price_unless_its_bounds_are_public() -> None:
+    train = read(sales(), {"product -> price": True})
+    made = PrivBayes(epsilon=5.0).fit(train, seed=0)
+    drawn = made.sample(N, seed=0)
+    kept = tuple(relation for relation in train.relations if relation.is_declared)
+    check_kept(drawn, replace(train, relations=kept))
+    assert "ranges and determined values of price" in made.privacy.outside_guarantee
+    bounded = PrivBayes(epsilon=5.0, bounds={"price": [0, 1_000]}).fit(train, seed=0)
+    assert not isinstance(bounded, WithRelations)
+
+
 @pytest.mark.parametrize("generator", [SynthPop(), BayNet(), PrivBayes()], ids=lambda generator: generator.name)
 def test_a_table_without_relations_is_trained_as_it_is(generator: Generator, tmp_path: Path) -> None:
     frame = stays(400)[["start", "paid", "colour", "smokes"]]

@@ -524,7 +524,7 @@ def said_about(train: Table, people: np.ndarray | None = None, **settings: objec
 def test_categories_smaller_than_a_leaf_are_told_with_the_setting_to_rehearse():
     (message,) = said_about(towns(83), min_samples_leaf=100)
     assert message == (
-        "town: 30 of 30 categories have fewer people than a leaf (100), so other columns hardly depend on them. Smaller"
+        "town: 30 of 30 categories have fewer people than a leaf (100), so other columns depend less on them. Smaller"
         " leaves keep more and can disclose more. Try them without publication: privacy-assets run TABLE --rehearse"
         " --try min_samples_leaf=50,20"
     )
@@ -550,3 +550,17 @@ def test_few_rows_in_small_categories_are_not_told():
     small = pd.DataFrame({"town": [f"S{code}" for code in np.arange(100) // 10], "group": "b"})
     table = real_tables({"train": pd.concat([large, small])}, {"train": "train"})["train"]
     assert said_about(table, min_samples_leaf=100) == []
+
+
+@pytest.mark.parametrize(("n_people_each", "is_kept"), [(60, True), (49, False)])
+def test_categories_of_fifty_people_keep_their_dependence_in_larger_leaves(n_people_each: int, is_kept: bool):
+    """Towns with an even number have high values. With 49 people, all towns look the same to the tree."""
+    train = towns(n_people_each)
+    frame = train.frame()
+    is_high = frame["town"].str[1:].astype(int) % 2 == 0
+    frame["value"] = np.where(is_high, 100, 0) + np.random.default_rng(1).integers(0, 50, len(frame))
+    train = real_tables({"train": frame}, {"train": "train"})["train"]
+    drawn = SynthPop(min_samples_leaf=100).fit(train, seed=0).sample(4_000, seed=0).frame()
+    means = drawn.groupby(drawn["town"].str[1:].astype(int) % 2)["value"].mean()
+    assert (means[0] - means[1] > 80) == is_kept
+    assert (abs(means[0] - means[1]) < 10) == (not is_kept)

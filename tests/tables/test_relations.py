@@ -118,7 +118,7 @@ def leads_to(determined_by: Mapping[str, str], start: str, end: str) -> bool:
 def codes(table: Sequence[Drawn], people: Sequence[int]) -> dict[str, str]:
     coded = [column for column in table if column.kind in ("categorical", "boolean")]
     determined_by = dict[str, str]()
-    for second in coded:
+    for second in table:
         for first in sorted(coded, key=n_values):
             if second.name in determined_by or leads_to(determined_by, first.name, second.name):
                 continue
@@ -203,6 +203,9 @@ def categories(rng: np.random.Generator, n: int) -> list[Drawn]:
         Drawn("flag", "boolean", (rng.random(n) < 0.4).tolist()),
         Drawn("sex", "categorical", rng.choice(["f", "m"], n).tolist()),
         Drawn("same", "categorical", ["x"] * n),
+        Drawn("price", "numeric", (postcode * 1.25).tolist()),
+        Drawn("tier", "integer", (town // 5).tolist()),
+        Drawn("founded", "datetime", (state * 86_400_000_000).tolist()),
     ]
     return [column for column in drawn if rng.random() < 0.5]
 
@@ -309,7 +312,7 @@ def test_a_row_that_is_late_breaks_a_relation() -> None:
         Drawn("high", "integer", (low + 1).tolist()),
         Drawn("postcode", "categorical", [f"p{code}" for code in town]),
         Drawn("town", "categorical", [f"t{code // 2}" for code in town]),
-        Drawn("gap", "numeric", [None if code < 20 else 1.0 for code in town]),
+        Drawn("gap", "numeric", [None if code < 20 else -float(value) for code, value in zip(town, low, strict=True)]),
     ]
     assert found_in(table, range(3000)) == ["low <= high", "postcode -> town", "town -> gaps of gap"]
     table[1].values[-1] = -5
@@ -377,9 +380,12 @@ def test_random_tables_have_no_relation() -> None:
     assert len(with_one) <= 1
 
 
-def test_adult_and_the_census_have_no_relation(adult: pd.DataFrame, uk_census: pd.DataFrame) -> None:
-    for frame in (adult, uk_census):
-        assert canonical_table(frame, None, None).relations == ()
+def test_adult_has_a_number_for_each_education_and_the_census_no_relation(
+    adult: pd.DataFrame, uk_census: pd.DataFrame
+) -> None:
+    names = [relation.name for relation in canonical_table(adult, None, None).relations]
+    assert names == ["education -> education_num"]
+    assert canonical_table(uk_census, None, None).relations == ()
 
 
 # Order of rows and columns
@@ -507,8 +513,9 @@ def test_an_unknown_name_is_named(name: str, is_kept: bool) -> None:
         ("start <= low", "needs two columns of numbers, or two of times"),
         ("low <= town", "needs two columns of numbers, or two of times"),
         ("town <= state", "needs two columns of numbers, or two of times"),
-        ("low -> town", "needs two columns of categories"),
-        ("town -> high", "needs two columns of categories"),
+        ("low -> town", "needs a first column of categories"),
+        ("low -> high", "needs a first column of categories"),
+        ("town -> high", "real rows break 'town -> high'"),
         ("high <= low", "real rows break 'high <= low' in 6"),
         ("town -> postcode", "real rows break 'town -> postcode'"),
         ("state -> gaps of cigarettes", "real rows break 'state -> gaps of cigarettes'"),
