@@ -91,7 +91,7 @@ def _possible_sums(cells: np.ndarray) -> Iterator[tuple[int, tuple[int, ...]]]:
 
 
 def _is_sum(total: np.ndarray, parts: np.ndarray, people: np.ndarray) -> bool:
-    """Return True if the parts add up to the total in all rows that have all of them, of at least 100 people."""
+    """Return True if at least 100 people have all columns, and the parts add up to the total in their rows."""
     if _differs(total[:_FIRST_ROWS], parts[:, :_FIRST_ROWS].sum(axis=0)).any():
         return False
     sums = parts.sum(axis=0)

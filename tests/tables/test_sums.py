@@ -1,4 +1,4 @@
-"""Columns that are sums of others: detection against brute force, tables without sums, and what is said about them."""
+"""Columns that are sums of others: detection against brute force, tables without sums, and the notes on them."""
 
 from __future__ import annotations
 
