@@ -14,6 +14,7 @@ import pandas as pd
 from pandas.api.types import is_datetime64_any_dtype, is_object_dtype
 
 from privacy_assets.errors import ConfigError, InputError, did_you_mean, near_name, safe_repr
+from privacy_assets.tables.codes import code_columns
 from privacy_assets.tables.column import Column, stacked
 from privacy_assets.tables.conversion import column_of, has_zone, precision_of, unread, without_markers
 from privacy_assets.tables.declared import NOTHING, Declared
@@ -30,6 +31,8 @@ from privacy_assets.tables.schema import (
 )
 from privacy_assets.tables.text import MARKERS, TextForm, infer_text, is_text, texts_of
 
+_IS_CODE = "digits of one length stay codes; if they are numbers, declare them (kinds: integer)"
+_MAY_BE_CODE = "digits of one length are numbers; if they are codes, declare them (kinds: categorical)"
 REAL_ROLES = ("train", "holdout", "reference")
 EACH_ROW = {"each_row": True}  # the subject of a table in which each row is a different person
 REAL = "train, holdout and reference"
@@ -200,14 +203,33 @@ def columns_of(
             what = "kind" if name in stated else "missing value"
             hint = near_name(name, first.columns)
             raise ConfigError(f"{where}: {what} declared for unknown column {safe_repr(name)}.{hint}")
-    found = []
+    found = list[tuple[ColumnSchema, TextForm]]()
     for name in first.columns:
         kind, form = stated.get(name, (None, None))
         markers = declared.missing.get(name, ())
         parts = {table: without_markers(frame[name], markers) for table, frame in zip(names, frames, strict=True)}
         known = (locked or {}).get(name, "")
         found.append(_column(name, parts, dtype_of(first, first[name]), kind, form, declared, known))
-    return found
+    undeclared = [(schema, read) for schema, read in found if schema.name not in stated]
+    codes = code_columns(frames, undeclared, locked or {})
+    return [_with_code(schema, read, codes.get(schema.name)) for schema, read in found]
+
+
+def _with_code(schema: ColumnSchema, read: TextForm, is_code: bool | None) -> tuple[ColumnSchema, TextForm]:
+    """Return a column of digits as a category if it is a code, or with a note that it may be one.
+
+    Args:
+        schema: Schema of the column.
+        read: How its text is read.
+        is_code: See :func:`.codes.code_columns`. None: it cannot be a code.
+    """
+    if is_code is None:
+        return schema, read
+    if not is_code:
+        notes = [read.note, _MAY_BE_CODE]
+        return schema, replace(read, note="; ".join(note for note in notes if note))
+    as_text = replace(schema, kind="categorical", dtype="str", precision=None)
+    return as_text, TextForm("categorical", note=_IS_CODE)
 
 
 def contract_of(schema: TableSchema) -> dict[str, str]:

@@ -259,6 +259,18 @@ def _is_broken_by_real_rows(relation: Relation, first: Column, second: Column) -
     return np.asarray(is_free)
 
 
+def determines_another(column: Column, others: Sequence[Column]) -> bool:
+    """Return True if a category determines one of the others, see :func:`find_relations`. Each row is a person.
+
+    Args:
+        column: Column of categories.
+        others: Columns of categories of the same rows.
+    """
+    group = _Groups.of_values(column)
+    people = np.arange(len(column))
+    return any(group.determines(other.cells.astype(np.int64) + 1, people) for other in others)
+
+
 # --- orders -----------------------------------------------------------------------------------------------------------
 
 
