@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from scipy.stats import rankdata
+import pandas as pd
 
 from privacy_assets.generators.base import (
     CodedGenerator,
@@ -186,7 +186,7 @@ class OrderedColumn:
 
 def _rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
     """Return Spearman's rank correlation; 0 if one of the arrays is constant."""
-    ranks = np.stack([rankdata(first), rankdata(second)])
+    ranks = np.stack([pd.Series(first).rank(), pd.Series(second).rank()])
     deviations = ranks.std(axis=1)
     if not deviations.all():
         return 0.0
