@@ -54,7 +54,9 @@ def test_a_harmless_release_passes_where_people_are_enough_for_the_policy(
 @pytest.mark.slow
 def test_evaluate_notes_the_doubt_and_does_not_fail(command: Command, tables: Path) -> None:
     roles = [f"--{role}={tables / f'{role}.parquet'}" for role in ("train", "holdout", "synthetic")]
-    said = command("evaluate", *roles, "--no-embedder", "--quiet", status=3)
-    assert "Train has 400 people, fewer than 1,500" in " ".join(said.out.split())
-    quiet = command("evaluate", *roles, "--no-embedder", "--quiet", "--metrics=dcr", status=3)
-    assert "people in train are fewer" not in " ".join(quiet.out.split())
+    said = command("evaluate", *roles, "--no-embedder", status=3)
+    assert "Train has 400 people, fewer than 1,500" in " ".join(said.err.split())
+    report = " ".join(said.out.split())
+    assert report.count("1,500 people") == 1 and "about 1,500 people in the training data and 900 held-out" in report
+    part = command("evaluate", *roles, "--no-embedder", "--metrics=dcr", status=3)
+    assert "fewer than 1,500" not in part.out + part.err
