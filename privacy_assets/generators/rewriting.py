@@ -69,7 +69,7 @@ class OrderedColumn:
             return column
         difference = replace(column, form="above" if lows else "below")
         if train[name].kind == "datetime":
-            return difference  # the ratio of two dates means nothing
+            return difference  # the ratio of two dates has no meaning
         ratio = replace(column, form="share below" if lows else "share above")
         low, high = column.bounds(train.columns)
         value = train[name].floats()
@@ -235,11 +235,12 @@ class Rewriting:
         """
         relations = list(relations)
         fixed = set(bounded)
-        pairs = {(one.first, one.second) for one in relations if one.kind == "order"}
+        orders = [relation for relation in relations if relation.kind == "order"]
+        pairs = {(order.first, order.second) for order in orders}
         # With gaps in b, a <= b and b <= c do not imply a <= c.
         implied = {(low, high) for low, high in _closure(pairs) if _holds(low, high, train)}
         ordered = _ordered_columns(train, pairs | implied, fixed)
-        determined = _in_dependency_order([one for one in relations if one.kind != "order" and one.determined])
+        determined = _in_dependency_order([relation for relation in relations if relation.determined])
         if not ordered and not determined:
             return None
         places = {column.name for column in ordered}
@@ -318,7 +319,7 @@ class Rewriting:
         return columns
 
     def _looked_up(self, relation: Relation, first: Column, free: Column, rng: np.random.Generator) -> Column:
-        """Return the second column of a code: what the first one determines, and the trained category elsewhere."""
+        """Return the second column of a code: determined categories, and trained ones in rows that are free."""
         schema = self.schema[relation.second]
         answers = {pair.answer for pair in relation.determined if pair.answer is not None} | set(free.values or ())
         values = (False, True) if schema.kind == "boolean" else tuple(sorted(answers))
@@ -408,7 +409,7 @@ def _without_circles(codes: Sequence[Relation]) -> list[Relation]:
 
 
 def _with_gaps(relation: Relation, first: Column, second: Column, rng: np.random.Generator) -> Column:
-    """Return the second column of a gap: missing where the first column says so, and filled where it must not be."""
+    """Return the second column of a gap: missing where the first column demands it, and filled where it must not be."""
     expected = relation.expected(first, [False, True])
     is_gap = expected == 1
     is_missing = second.missing

@@ -324,8 +324,8 @@ def _with_narrow(known: Known, outcomes: Sequence[LimitOutcome]) -> Known:
 def _enough(undecided: Sequence[LimitOutcome], known: Known) -> str:
     """Return how many people usually suffice to decide limits, or "" if this is not known.
 
-    This is the only estimate in a report: the numbers with which the default policy usually decides or, if there are as
-    many already, the largest estimate of the limits.
+    This is the only estimate in a report. It has the numbers with which the default policy usually decides or, if there
+    are more people already, the largest estimate of the limits.
     """
     people = dict(_USUALLY_ENOUGH)
     if all(known.size(role) >= usual for role, usual in _USUALLY_ENOUGH.items()):

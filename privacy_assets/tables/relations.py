@@ -6,10 +6,10 @@ There are three kinds:
 - **code**: each value of a category determines another category, such as ``postcode -> town``,
 - **gap**: a column is missing exactly where another one has certain values, such as ``smokes -> gaps of cigarettes``.
 
-A relation counts only if it is no coincidence: if one of its columns were shuffled, it would be broken in at least 1 %
-of the rows, and in at least 20 of them. Rows of one person count once. At least 100 people must have both columns.
-Relations that follow from others are left out: of ``a <= b``, ``b <= c`` and ``a <= c`` the last one, and all but one
-column that determines another.
+A relation counts only if it does not hold by chance: if one of its columns were shuffled, at least 1 % of the rows, and
+at least 20, would break it. Rows of one person count once. At least 100 people must have both columns.
+Relations that follow from others are left out: ``a <= c`` if ``a <= b`` and ``b <= c``, and all but one of the columns
+that determine another.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FREE = -1  # position of the answer of a row that determines nothing
 
 
 class Determined(NamedTuple):
-    """What a value of the first column determines.
+    """Value of the first column, and the answer that it determines.
 
     Attributes:
         value: Value of the first column. For a number or time: whether there is one. None: missing.
@@ -56,7 +56,7 @@ class Relation:
         first: The smaller column of an order, else the column that determines the other one.
         second: The other column.
         is_declared: Whether the owner of the table declared it, instead of it being found in the real rows.
-        determined: Of codes and gaps, the values of the first column that determine the second one. Others, such as
+        determined: For codes and gaps: the values of the first column that determine the second one. Others, such as
             ``other`` or a prefix after the threshold rule, leave it free.
     """
 
@@ -186,14 +186,14 @@ def find_relations(
     Args:
         columns: Columns of the stacked real tables, in the order of the table.
         people: Subject of each row, int64 (n,).
-        declared: Relations by name. True: it is kept without evidence that it is no coincidence, and generators that
+        declared: Relations by name. True: it is kept also if it may hold by chance, and generators that
             state an epsilon use it. False: it is left out.
 
     Returns:
         Orders, then codes, then gaps, each in the order of the table, then further declared relations.
 
     Raises:
-        ConfigError: If a declared name is no relation of two columns, or real rows break the relation.
+        ConfigError: If a declared name is not a relation of two columns, or real rows break the relation.
     """
     by_name = {column.name: column for column in columns}
     stated = [(_parsed(name, by_name), is_kept) for name, is_kept in declared.items()]
@@ -212,7 +212,7 @@ def _parsed(name: str, columns: Mapping[str, Column]) -> Relation:
     """Return the declared relation of a name.
 
     Raises:
-        ConfigError: If it is no relation of two columns.
+        ConfigError: If it is not a relation of two columns.
     """
     kinds: tuple[tuple[RelationKind, str], ...] = (("order", " <= "), ("gap", " -> gaps of "), ("code", " -> "))
     for kind, sign in kinds:
@@ -220,7 +220,7 @@ def _parsed(name: str, columns: Mapping[str, Column]) -> Relation:
         if found and first in columns and second in columns and first != second:
             return Relation(kind, first, second, is_declared=True)
     fix = "Fix: write a relation of two columns of the table, such as 'start <= end' or 'postcode -> town'"
-    raise ConfigError(f"relations: {safe_repr(name)} is no relation of two columns. {fix}.")
+    raise ConfigError(f"relations: {safe_repr(name)} is not a relation of two columns. {fix}.")
 
 
 def _with_determined(relation: Relation, columns: Mapping[str, Column]) -> Relation:
@@ -302,7 +302,7 @@ def _possible_orders(columns: Sequence[Column]) -> Iterator[tuple[Column, Column
 
 
 def _is_order(low: Column, high: Column, people: np.ndarray) -> bool:
-    """Return True if no row breaks the order, and this is no coincidence."""
+    """Return True if no row breaks the order, and this does not hold by chance."""
     has_both = ~(low.missing | high.missing)
     low_cells = low.cells[has_both]
     high_cells = high.cells[has_both]
@@ -355,7 +355,7 @@ class _Groups:
         return cls(column.name, column.cells.astype(np.int64) + 1, len(column.values or ()) + 1)
 
     def determines(self, answers: np.ndarray, people: np.ndarray) -> bool:
-        """Return True if all rows of a group have the same answer, and this is no coincidence.
+        """Return True if all rows of a group have the same answer, and this does not hold by chance.
 
         Args:
             answers: Codes of the other column, int64 (n,), from 0.

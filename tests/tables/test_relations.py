@@ -497,7 +497,7 @@ def test_a_relation_that_is_found_may_be_declared_as_well() -> None:
 def test_an_unknown_name_is_named(name: str, is_kept: bool) -> None:
     with pytest.raises(ConfigError) as caught:
         read(places(), {name: is_kept})
-    assert f"relations: {name!r} is no relation of two columns. Fix: " in str(caught.value)
+    assert f"relations: {name!r} is not a relation of two columns. Fix: " in str(caught.value)
     assert "'start <= end'" in str(caught.value)
 
 
