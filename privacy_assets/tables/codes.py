@@ -1,92 +1,134 @@
 """Columns of digits that are codes, such as postcodes, although they can be read as numbers.
 
-Whole numbers are drawn between the real values, so a synthetic postcode would not exist. A text column of digits with
-one length of at least four is a code if the table has typed columns, because numbers would not be text there. In a
-table of text only, such as a CSV file, two more conditions hold: most numbers between the smallest and the largest value
-are absent, and the column determines another one, or has the name of a code.
+Generators draw integers between the real values, so a synthetic postcode would not exist. A text column of digits with
+one length of at least four is a code if the table also has columns of other types, because a number would have such a
+type. In a table of text only, such as a CSV file, it is a code if most integers between the smallest and the largest
+value are absent, and if its name is that of a code or its values determine another column as codes do.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from privacy_assets.tables.column import Column
-from privacy_assets.tables.relations import determines_another
+from privacy_assets.tables.column import Column, stacked
+from privacy_assets.tables.conversion import column_of
+from privacy_assets.tables.relations import determines, is_function
 from privacy_assets.tables.schema import ColumnSchema, Frame
-from privacy_assets.tables.text import TextForm, as_texts, is_text
+from privacy_assets.tables.text import MARKERS, Digits, is_text
 
-_FEWEST_DIGITS = 4
-_MOST_PRESENT = 0.5  # share of the numbers between the smallest and the largest value
-_NAMES = {"zip", "zipcode", "postcode", "postalcode", "plz", "id", "code"}
-_WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
+YEARS = (1500, 2100)
+IS_CODE = "digits of one length are read as codes; for numbers, declare kinds: integer"
+IS_NUMBER = "digits of one length are read as numbers; for codes such as postcodes, declare kinds: categorical"
+_MAX_PRESENT = 0.5  # share of the integers between the smallest and the largest value
+_FIRST_ROWS = 500  # rows that rule out most relations
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 
 
-def code_columns(
-    frames: Sequence[Frame], columns: Sequence[tuple[ColumnSchema, TextForm]], locked: Mapping[str, str]
-) -> dict[str, bool]:
-    """Return whether each text column of whole numbers with one length of at least four digits is a code.
+@dataclass(frozen=True, slots=True)
+class RealColumns:
+    """Columns of the real tables, which are evidence that a column of digits is a code.
+
+    Attributes:
+        frames: Real tables.
+        schemas: Schemas of the columns.
+        people: Subject of each row of the stacked tables, int64 (n,). None: each row is a person.
+    """
+
+    frames: Sequence[Frame]
+    schemas: Sequence[ColumnSchema]
+    people: np.ndarray | None
+
+    def has_code_role(self, schema: ColumnSchema) -> bool:
+        """Return True if the values of a column of digits determine a category as codes do.
+
+        Two kinds of measured columns do not: those that another column determines, as a site determines its altitude,
+        and those of which each category has an interval, as an income band has.
+
+        Args:
+            schema: Schema of the column.
+        """
+        others = [other for other in self.schemas if other.name != schema.name]
+        categories = [other for other in others if other.kind == "categorical"]
+        if not any(self._is_code_of(schema, category) for category in categories):
+            return False
+        possible_sites = [other for other in others if other.kind in ("categorical", "integer")]
+        return not any(self._determines(site, schema) for site in possible_sites)
+
+    def _is_code_of(self, schema: ColumnSchema, category: ColumnSchema) -> bool:
+        return self._determines(schema, category) and not _are_intervals(self._coded(schema), self._coded(category))
+
+    def _determines(self, first: ColumnSchema, second: ColumnSchema) -> bool:
+        if not is_function(self._coded(first, _FIRST_ROWS), self._coded(second, _FIRST_ROWS)):
+            return False
+        column = self._coded(first)
+        people = self.people
+        if people is None:
+            people = np.arange(len(column))
+        return determines(column, self._coded(second), people)
+
+    def _coded(self, schema: ColumnSchema, n_rows: int | None = None) -> Column:
+        """Return the first rows of a column of each table as categories, or all rows."""
+        if schema.kind != "categorical":
+            schema = replace(schema, kind="categorical", missing=(*schema.missing, *MARKERS))
+        parts = []
+        for frame in self.frames:
+            cells = frame[schema.name].iloc[:n_rows]
+            parts.append(column_of(cells, schema, "the tables", external=True))
+        return stacked(parts)
+
+
+def has_type(parts: Sequence[pd.Series]) -> bool:
+    """Return True if a column has values that are not text.
 
     Args:
-        frames: Real tables.
-        columns: Schema of the columns whose kind is not declared, and how their text is read.
-        locked: Contract of the columns in the lock of the table. A locked column stays a number.
-
-    Returns:
-        True or False by name. Other columns are absent.
+        parts: The column in each real table.
     """
-    candidates = {}
-    for schema, read in columns:
-        is_whole = schema.kind == "integer" and not read.doubt and not read.format
-        if is_whole and not locked.get(schema.name) and all(is_text(frame[schema.name]) for frame in frames):
-            texts = pa.concat_arrays([pc.utf8_trim_whitespace(as_texts(frame[schema.name])) for frame in frames])
-            if _has_one_length(texts):
-                candidates[schema.name] = texts
-    if not candidates:
-        return {}
-    is_typed = any(not is_text(frames[0][name]) for name in frames[0].columns)
-    if is_typed:
-        return dict.fromkeys(candidates, True)
-    categories = [schema.name for schema, read in columns if schema.kind == "categorical" and not read.doubt]
-    others = [_coded(name, [frame[name] for frame in frames]) for name in categories]
-    found = {}
-    for name, texts in candidates.items():
-        is_sparse = _share_present(texts) <= _MOST_PRESENT
-        column = _coded(name, [frame[name] for frame in frames])
-        found[name] = is_sparse and (has_code_name(name) or determines_another(column, others))
-    return found
+    return any(not is_text(part) and not part.isna().all() for part in parts)
 
 
-def _has_one_length(texts: pa.Array) -> bool:
-    """Return True if all texts are digits of one length, of at least four. Missing and empty texts do not count."""
-    filled = texts.drop_null()
-    filled = filled.filter(pc.not_equal(filled, ""))
-    if len(filled) == 0 or not pc.all(pc.match_substring_regex(filled, "^[0-9]+$")).as_py():
+def are_years(digits: Digits) -> bool:
+    """Return True if all values may be years."""
+    return YEARS[0] <= digits.smallest and digits.largest <= YEARS[1]
+
+
+def is_code_among_texts(schema: ColumnSchema, digits: Digits, real: RealColumns) -> bool:
+    """Return True if a column of digits of one length is a code, in a table of text only.
+
+    Args:
+        schema: Schema of the column.
+        digits: Values of the column.
+        real: Real columns.
+    """
+    n_possible = digits.largest - digits.smallest + 1
+    if digits.n_distinct > _MAX_PRESENT * n_possible:
         return False
-    lengths = pc.min_max(pc.utf8_length(filled)).as_py()
-    return bool(lengths["min"] == lengths["max"] >= _FEWEST_DIGITS)
-
-
-def _share_present(texts: pa.Array) -> float:
-    """Return the share of the numbers from the smallest to the largest value that occur."""
-    filled = texts.drop_null()
-    values = pc.unique(filled.filter(pc.not_equal(filled, "")))
-    numbers = sorted(map(int, values.to_pylist()))
-    return len(numbers) / (numbers[-1] - numbers[0] + 1)
+    if has_code_name(schema.name):
+        return True
+    return not are_years(digits) and real.has_code_role(schema)
 
 
 def has_code_name(name: str) -> bool:
-    """Return True if a word of the name is that of a code, such as in ``home_zip`` or ``areaCode``."""
-    return any(word.lower() in _NAMES or word.lower().endswith("code") for word in _WORDS.findall(name))
+    """Return True if a name is that of a code, such as ``home_zip``, ``areaCode`` or ``code_insee``."""
+    words = [word.lower() for word in _WORD.findall(name)]
+    if not words:
+        return False
+    return words[0] in ("code", "id") or words[-1] in ("zip", "plz", "id") or words[-1].endswith("code")
 
 
-def _coded(name: str, parts: Sequence[pd.Series]) -> Column:
-    codes, values = pd.factorize(pd.concat(parts, ignore_index=True).astype(object))
-    order = np.argsort(np.argsort(values.astype(str)))
-    codes = np.where(codes < 0, -1, order[codes])
-    return Column.of_codes(name, "categorical", codes, sorted(values.astype(str)))
+def _are_intervals(digits: Column, category: Column) -> bool:
+    """Return True if the digits of each value of the category are an interval.
+
+    Args:
+        digits: Column of digits of one length, which determines the category.
+        category: Column of categories of the same rows.
+    """
+    has_digits = ~digits.missing
+    codes, first_rows = np.unique(digits.cells[has_digits], return_index=True)
+    answers = category.cells[has_digits][first_rows]  # in the order of the numbers, as all have one length
+    n_intervals = 1 + int((answers[1:] != answers[:-1]).sum())
+    return n_intervals == len(np.unique(answers))

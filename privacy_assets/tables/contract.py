@@ -14,7 +14,7 @@ import pandas as pd
 from pandas.api.types import is_datetime64_any_dtype, is_object_dtype
 
 from privacy_assets.errors import ConfigError, InputError, did_you_mean, near_name, safe_repr
-from privacy_assets.tables.codes import code_columns
+from privacy_assets.tables.codes import IS_CODE, IS_NUMBER, RealColumns, are_years, has_type, is_code_among_texts
 from privacy_assets.tables.column import Column, stacked
 from privacy_assets.tables.conversion import column_of, has_zone, precision_of, unread, without_markers
 from privacy_assets.tables.declared import NOTHING, Declared
@@ -29,10 +29,8 @@ from privacy_assets.tables.schema import (
     option_text,
     yaml_text,
 )
-from privacy_assets.tables.text import MARKERS, TextForm, infer_text, is_text, texts_of
+from privacy_assets.tables.text import MARKERS, Digits, TextForm, infer_text, is_text, texts_of
 
-_IS_CODE = "digits of one length stay codes; if they are numbers, declare them (kinds: integer)"
-_MAY_BE_CODE = "digits of one length are numbers; if they are codes, declare them (kinds: categorical)"
 REAL_ROLES = ("train", "holdout", "reference")
 EACH_ROW = {"each_row": True}  # the subject of a table in which each row is a different person
 REAL = "train, holdout and reference"
@@ -147,6 +145,7 @@ def joint_schema(
     kinds: Mapping[str, Any] | None = None,
     declared: Declared = NOTHING,
     locked: Mapping[str, str] | None = None,
+    people: np.ndarray | None = None,
 ) -> tuple[TableSchema, tuple[str, ...]]:
     """Infer one schema of the real tables, by role and without the subject.
 
@@ -162,6 +161,7 @@ def joint_schema(
         locked: Contract of the columns in the lock of the table, see :func:`contract_of`. It decides how text is read
             that has several meanings: codes without a zero stay text, and days that may be months stay days. None:
             there is none.
+        people: Subject of each row of the stacked tables, int64 (n,). None: each row is a person.
 
     Returns:
         The schema, and notes on how columns of text are read.
@@ -171,7 +171,7 @@ def joint_schema(
             text can be read in several ways.
         ConfigError: If a declaration names an unknown column or kind.
     """
-    found = columns_of(list(frames.values()), [names[role] for role in frames], kinds, declared, locked)
+    found = columns_of(list(frames.values()), [names[role] for role in frames], kinds, declared, locked, people)
     if doubts := {column.name: read for column, read in found if read.doubt}:
         raise _ambiguous(doubts, REAL if len(frames) > 1 else names[next(iter(frames))])
     noted = dict[str, list[str]]()
@@ -187,6 +187,7 @@ def columns_of(
     kinds: Mapping[str, Any] | None = None,
     declared: Declared = NOTHING,
     locked: Mapping[str, str] | None = None,
+    people: np.ndarray | None = None,
 ) -> list[tuple[ColumnSchema, TextForm]]:
     """Return the schema of each column of some tables together, and how its text is read.
 
@@ -203,33 +204,37 @@ def columns_of(
             what = "kind" if name in stated else "missing value"
             hint = near_name(name, first.columns)
             raise ConfigError(f"{where}: {what} declared for unknown column {safe_repr(name)}.{hint}")
-    found = list[tuple[ColumnSchema, TextForm]]()
+    columns = dict[str, tuple[ColumnSchema, TextForm]]()
+    candidates = dict[str, Digits]()
+    is_typed = False
     for name in first.columns:
         kind, form = stated.get(name, (None, None))
-        markers = declared.missing.get(name, ())
-        parts = {table: without_markers(frame[name], markers) for table, frame in zip(names, frames, strict=True)}
-        known = (locked or {}).get(name, "")
-        found.append(_column(name, parts, dtype_of(first, first[name]), kind, form, declared, known))
-    undeclared = [(schema, read) for schema, read in found if schema.name not in stated]
-    codes = code_columns(frames, undeclared, locked or {})
-    return [_with_code(schema, read, codes.get(schema.name)) for schema, read in found]
+        parts = _parts(name, frames, names, declared)
+        locked_kind = (locked or {}).get(name, "")
+        schema, read = _column(name, parts, dtype_of(first, first[name]), kind, form, declared, locked_kind)
+        columns[name] = (schema, read)
+        has_other_type = has_type(list(parts.values()))
+        is_typed = is_typed or has_other_type
+        is_free = kind is None and not locked_kind and not has_other_type
+        if is_free and schema.kind == "integer" and read.digits is not None:
+            candidates[name] = read.digits
+    real = RealColumns(frames, [schema for schema, read in columns.values() if not read.doubt], people)
+    for name, digits in candidates.items():
+        schema, read = columns[name]
+        if is_typed or is_code_among_texts(schema, digits, real):
+            parts = _parts(name, frames, names, declared)
+            schema, read = _column(name, parts, dtype_of(first, first[name]), None, None, declared, "categorical")
+            columns[name] = (schema, replace(read, note=IS_CODE))
+        elif not are_years(digits):
+            notes = [read.note, IS_NUMBER]
+            columns[name] = (schema, replace(read, note="; ".join(note for note in notes if note)))
+    return list(columns.values())
 
 
-def _with_code(schema: ColumnSchema, read: TextForm, is_code: bool | None) -> tuple[ColumnSchema, TextForm]:
-    """Return a column of digits as a category if it is a code, or with a note that it may be one.
-
-    Args:
-        schema: Schema of the column.
-        read: How its text is read.
-        is_code: See :func:`.codes.code_columns`. None: it cannot be a code.
-    """
-    if is_code is None:
-        return schema, read
-    if not is_code:
-        notes = [read.note, _MAY_BE_CODE]
-        return schema, replace(read, note="; ".join(note for note in notes if note))
-    as_text = replace(schema, kind="categorical", dtype="str", precision=None)
-    return as_text, TextForm("categorical", note=_IS_CODE)
+def _parts(name: str, frames: Sequence[Frame], names: Sequence[str], declared: Declared) -> dict[str, pd.Series]:
+    """Return a column of each table without declared missing values, by the name of the table in messages."""
+    markers = declared.missing.get(name, ())
+    return {table: without_markers(frame[name], markers) for table, frame in zip(names, frames, strict=True)}
 
 
 def contract_of(schema: TableSchema) -> dict[str, str]:

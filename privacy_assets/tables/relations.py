@@ -259,16 +259,25 @@ def _is_broken_by_real_rows(relation: Relation, first: Column, second: Column) -
     return np.asarray(is_free)
 
 
-def determines_another(column: Column, others: Sequence[Column]) -> bool:
-    """Return True if a category determines one of the others, see :func:`find_relations`. Each row is a person.
+def determines(column: Column, other: Column, people: np.ndarray) -> bool:
+    """Return True if each value of a category has one value of another category, and this does not hold by chance.
 
     Args:
         column: Column of categories.
-        others: Columns of categories of the same rows.
+        other: Other column of categories of the same rows.
+        people: Subject of each row, int64 (n,).
     """
-    group = _Groups.of_values(column)
-    people = np.arange(len(column))
-    return any(group.determines(other.cells.astype(np.int64) + 1, people) for other in others)
+    return _Groups.of_values(column).determines(other.cells.astype(np.int64) + 1, people)
+
+
+def is_function(column: Column, other: Column) -> bool:
+    """Return True if each value of a category has one value of another category.
+
+    Args:
+        column: Column of categories.
+        other: Other column of categories of the same rows.
+    """
+    return _Groups.of_values(column).is_function(other.cells.astype(np.int64) + 1)
 
 
 # --- orders -----------------------------------------------------------------------------------------------------------
@@ -362,9 +371,8 @@ class _Groups:
             people: Subject of each row, int64 (n,).
         """
         n_answers = int(answers.max(initial=0)) + 1
-        if not self._is_function(answers[:_FIRST_ROWS], n_answers, self.codes[:_FIRST_ROWS]):
-            return False
-        if not self._is_function(answers, n_answers, self.codes):
+        first_rows = _Groups(self.name, self.codes[:_FIRST_ROWS], self.n_groups)
+        if not first_rows.is_function(answers[:_FIRST_ROWS]) or not self.is_function(answers):
             return False
         counts = self.codes >= 0
         n_holders = count_holders(self.codes[counts], people[counts], self.n_groups)
@@ -380,10 +388,16 @@ class _Groups:
             return False
         return _is_no_coincidence(share_if_shuffled, n_free)
 
-    def _is_function(self, answers: np.ndarray, n_answers: int, codes: np.ndarray) -> bool:
-        counts = codes >= 0
-        combinations = distinct_sorted(codes[counts] * n_answers + answers[counts])
-        n_groups_seen = len(distinct_sorted(codes[counts]))
+    def is_function(self, answers: np.ndarray) -> bool:
+        """Return True if all rows of a group have the same answer.
+
+        Args:
+            answers: Codes of the other column, int64 (n,), from 0.
+        """
+        n_answers = int(answers.max(initial=0)) + 1
+        counts = self.codes >= 0
+        combinations = distinct_sorted(self.codes[counts] * n_answers + answers[counts])
+        n_groups_seen = len(distinct_sorted(self.codes[counts]))
         return len(combinations) == n_groups_seen
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -51,6 +51,7 @@ _GROUPED = r"^[+-]?([0-9]+|[0-9]{1,3}(,[0-9]{3})+)(\.[0-9]+)?$"
 _NUMBERS = {"": _POINT, ",": _COMMA, ".": _GROUPED}  # by the format of the column
 _CODE = r"^[A-Za-z]{1,4}[ .-]?[0-9]|^[0-9]+[A-Za-z]"  # letters next to digits
 _WHOLE = r"^[+-]?[0-9]+$"
+_MIN_CODE_DIGITS = 4
 _DIGITS = 17  # significant digits of a float
 _SHARED, _NAMED_STRAYS = 10, 10  # rows that must have a text that a message names, and maximum number of such texts
 
@@ -79,6 +80,20 @@ _DATES = {f"{day} {time}".strip(): f"^{f'{of_day} {of_time}'.strip()}$"
           for time, of_time in _TIMES.items() for day, of_day in _DAYS.items()}  # fmt: skip
 
 
+class Digits(NamedTuple):
+    """Integers of a text column that all have the same number of digits, at least four, and no sign.
+
+    Attributes:
+        smallest: Smallest value.
+        largest: Largest value.
+        n_distinct: Number of distinct values.
+    """
+
+    smallest: int
+    largest: int
+    n_distinct: int
+
+
 @dataclass(frozen=True, slots=True)
 class TextForm:
     """How the cells of a text column are read.
@@ -93,6 +108,7 @@ class TextForm:
         doubt: Why the column is ambiguous; "" if it is not. Neither contains cells.
         choices: Kinds between which the user decides if the column is ambiguous.
         strays: Texts that the first choice needs as declared missing values. Many rows have each of them.
+        digits: Values of a column that may be a code, see :class:`Digits`, else None.
     """
 
     kind: Kind
@@ -103,6 +119,7 @@ class TextForm:
     doubt: str = ""
     choices: tuple[Any, ...] = ()
     strays: tuple[str, ...] = ()
+    digits: Digits | None = field(default=None, compare=False)
 
 
 def infer_text(tables: Sequence[Texts], missing: Sequence[str] = ()) -> TextForm:
@@ -189,7 +206,25 @@ def _numbers(values: pa.Array, tables: Sequence[Texts], missing: Sequence[str]) 
         doubt = "one number is written in two ways, as 1.1 and 1.10 are"
         return TextForm("numeric", doubt=doubt, choices=(choice, "categorical"))
     note = {"": "", ",": "numbers with decimal commas", ".": "numbers with commas between thousands"}[sign]
+    if whole and not sign:
+        return TextForm("integer", whole=True, digits=_digits(values, read))
     return TextForm("integer" if whole else "numeric", sign, whole=whole or bool((read % 1 == 0).all()), note=note)
+
+
+def _digits(values: pa.Array, numbers: pd.Series) -> Digits | None:
+    """Return the values of a column of integers if all have the same number of digits, at least four, else None.
+
+    Args:
+        values: Texts, distinct except for blanks around them.
+        numbers: Their numbers.
+    """
+    lengths = pc.min_max(pc.utf8_length(values)).as_py()
+    if lengths["min"] != lengths["max"] or lengths["min"] < _MIN_CODE_DIGITS:
+        return None
+    has_blanks_in_some = len(pc.unique(values)) < len(values)
+    if has_blanks_in_some or not _all_match(values, "^[0-9]+$"):
+        return None
+    return Digits(int(numbers.min()), int(numbers.max()), len(values))
 
 
 def _spelt_twice(table: Texts, sign: str, missing: Sequence[str]) -> bool:

@@ -8,14 +8,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from privacy_assets.tables.canonical import canonical_table
+from privacy_assets.tables.canonical import canonical_table, synthetic_table
 from privacy_assets.tables.codes import has_code_name
 from privacy_assets.tables.table import Table
 
-N = 600
+N = 900
 RNG = np.random.default_rng(0)
-TOWNS = RNG.integers(0, 30, N)
-CODES = np.array([str(10_000 + 1_237 * town) for town in range(30)])[TOWNS]
+DISTRICTS = RNG.integers(0, 30, N)
+CODES = np.array([str(10_000 + 1_237 * district) for district in range(30)])[DISTRICTS]
+TOWNS = np.array([f"town {district % 12}" for district in range(30)])[DISTRICTS]  # a town has codes between others
+SITES = np.array([f"site {district}" for district in range(30)])[DISTRICTS]
 
 
 def kinds_of(table: Table) -> dict[str, str]:
@@ -52,18 +54,48 @@ def test_digits_of_one_length_in_a_typed_table_are_codes() -> None:
         ("postal_code", RNG.permutation(CODES), "categorical"),  # a name
         ("area", RNG.permutation(CODES), "integer"),
         ("zip", RNG.integers(1000, 1500, N).astype(str), "integer"),  # dense: most numbers occur
-        ("year", RNG.integers(1990, 2020, N).astype(str), "integer"),
-        ("plz", np.where(RNG.random(N) < 0.1, "", CODES), "categorical"),
+        ("area", np.where(RNG.random(N) < 0.1, "", CODES), "categorical"),
+        ("area", np.where(RNG.random(N) < 0.1, "NA", CODES), "categorical"),
+        ("area", np.char.add(" ", CODES), "categorical"),
+        ("area", np.where(RNG.random(N) < 0.5, np.char.add(" ", CODES), CODES), "integer"),  # the blanks would count
     ],
 )
 def test_digits_of_one_length_in_a_csv_file_are_codes_with_more_evidence(
     column: str, digits: np.ndarray, kind: str, tmp_path: Path
 ) -> None:
-    towns = [f"town {town}" for town in TOWNS]
-    frame = pd.DataFrame({column: digits, "town": towns, "age": RNG.integers(18, 90, N)})
+    frame = pd.DataFrame({column: digits, "town": TOWNS, "age": RNG.integers(18, 90, N)})
     table = canonical_table(csv(frame, tmp_path), None, None)
     assert kinds_of(table) == {column: kind, "town": "categorical", "age": "integer"}
-    assert any(column in note and "kinds: " in note for note in table.notes)
+    has_note = any(column in note and "kinds: " in note for note in table.notes)
+    assert has_note == (len(set(map(len, set(digits) - {"", "NA"}))) == 1)
+
+
+def test_measured_columns_of_one_length_stay_numbers_in_a_csv_file(tmp_path: Path) -> None:
+    salary = 20_000 + 700 * DISTRICTS
+    years = 1_990 + DISTRICTS
+    frame = pd.DataFrame(
+        {
+            "salary": salary, "band": np.where(salary < 30_000, "low", "high"),  # a band is an interval
+            "year": years.astype(str), "sign": np.where(years % 4 == 0, "leap", "plain"),
+            "height": 1_000 + 237 * (DISTRICTS * 7 % 30), "site": SITES,  # a site has one height
+            "place": DISTRICTS, "town": TOWNS,
+        }
+    ).astype(str)  # fmt: skip
+    kinds = kinds_of(read(frame))
+    assert {name: kinds[name] for name in ("salary", "year", "height", "place")} == dict.fromkeys(
+        ("salary", "year", "height", "place"), "integer"
+    )
+    notes = read(frame).notes
+    assert any("salary" in note and "year" not in note and "kinds: categorical" in note for note in notes)
+
+
+def test_the_rows_of_one_person_are_no_evidence_for_a_code() -> None:
+    people = np.repeat(np.arange(150), 6)
+    weights = (1_000 + 53 * people)[: len(people)]
+    towns = np.array([f"town {town}" for town in np.random.default_rng(0).integers(0, 12, 150)])[people]
+    frame = pd.DataFrame({"person": people, "weight": weights, "town": towns}).astype(str)
+    table = canonical_table(frame, "person", None)
+    assert kinds_of(table) == {"weight": "integer", "town": "categorical"}
 
 
 def test_a_column_that_the_lock_states_as_a_number_stays_a_number() -> None:
@@ -72,10 +104,30 @@ def test_a_column_that_the_lock_states_as_a_number_stays_a_number() -> None:
     assert kinds_of(canonical_table(frame, None, None, locked=locked)) == {"area": "integer", "age": "integer"}
 
 
+def test_a_declared_column_is_evidence_for_a_code() -> None:
+    frame = pd.DataFrame({"area": CODES, "town": TOWNS})
+    assert kinds_of(canonical_table(frame, None, {"town": "categorical"}))["area"] == "categorical"
+
+
+def test_an_empty_column_is_no_type() -> None:
+    frame = pd.DataFrame({"area": RNG.permutation(CODES), "empty": None, "town": TOWNS})
+    assert kinds_of(canonical_table(frame, None, {"empty": "categorical"}))["area"] == "integer"
+
+
+def test_a_synthetic_table_with_integers_has_the_codes_of_the_real_tables(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"area": CODES, "town": TOWNS})
+    real = canonical_table(csv(frame, tmp_path), None, None)
+    synthetic = synthetic_table(frame.astype({"area": "int64"}), real.schema, None)
+    assert set(synthetic["area"].objects()) == set(CODES)
+    floats = synthetic_table(frame.astype({"area": "float64"}), real.schema, None)
+    assert set(floats["area"].objects()) == set(CODES)
+
+
 @pytest.mark.parametrize(
     ("name", "is_code"),
     [("zip", True), ("home_zip", True), ("areaCode", True), ("PLZ", True), ("postcode", True), ("occ_code", True),
-     ("patientId", True), ("income", False), ("paid", False), ("zipper", False), ("codec", False), ("year", False)],
+     ("patientId", True), ("code_insee", True), ("id 2", True), ("zip_median_income", False), ("", False),
+     ("income", False), ("paid", False), ("zipper", False), ("codec", False), ("year", False)],
 )  # fmt: skip
 def test_names_of_codes(name: str, is_code: bool) -> None:
     assert has_code_name(name) == is_code
