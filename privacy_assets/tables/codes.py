@@ -3,13 +3,13 @@
 Generators draw integers between the real values, so a synthetic postcode would not exist. A text column of digits with
 one length of at least four is a code if the table also has columns of other types, because a number would have such a
 type. In a table of text only, such as a CSV file, it is a code if most integers between the smallest and the largest
-value are absent, and if its name is that of a code or its values determine another column as codes do.
+value are absent, and if it has the name of a code or determines another column as codes do.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,7 +21,6 @@ from privacy_assets.tables.relations import determines, is_function
 from privacy_assets.tables.schema import ColumnSchema, Frame
 from privacy_assets.tables.text import MARKERS, Digits, is_text
 
-YEARS = (1500, 2100)
 IS_CODE = "digits of one length are read as codes; for numbers, declare kinds: integer"
 IS_NUMBER = "digits of one length are read as numbers; for codes such as postcodes, declare kinds: categorical"
 _MAX_PRESENT = 0.5  # share of the integers between the smallest and the largest value
@@ -35,28 +34,31 @@ class RealColumns:
 
     Attributes:
         frames: Real tables.
-        schemas: Schemas of the columns.
+        schemas: Schemas of the columns by name.
+        are_typed: True if some of the columns in the tables are not text.
         people: Subject of each row of the stacked tables, int64 (n,). None: each row is a person.
     """
 
     frames: Sequence[Frame]
-    schemas: Sequence[ColumnSchema]
+    schemas: Mapping[str, ColumnSchema]
+    are_typed: bool
     people: np.ndarray | None
 
-    def has_code_role(self, schema: ColumnSchema) -> bool:
+    def has_code_role(self, name: str) -> bool:
         """Return True if the values of a column of digits determine a category as codes do.
 
-        Two kinds of measured columns do not: those that another column determines, as a site determines its altitude,
-        and those of which each category has an interval, as an income band has.
+        Two kinds of measured columns do not: columns that another one determines, as a site determines its altitude,
+        and columns of which each category has an interval, as an income band has.
 
         Args:
-            schema: Schema of the column.
+            name: Name of the column.
         """
-        others = [other for other in self.schemas if other.name != schema.name]
-        categories = [other for other in others if other.kind == "categorical"]
+        schema = self.schemas[name]
+        columns = [column for column in self.schemas.values() if column.name != name]
+        categories = [column for column in columns if column.kind == "categorical"]
         if not any(self._is_code_of(schema, category) for category in categories):
             return False
-        possible_sites = [other for other in others if other.kind in ("categorical", "integer")]
+        possible_sites = [column for column in columns if column.kind in ("categorical", "integer")]
         return not any(self._determines(site, schema) for site in possible_sites)
 
     def _is_code_of(self, schema: ColumnSchema, category: ColumnSchema) -> bool:
@@ -91,29 +93,28 @@ def has_type(parts: Sequence[pd.Series]) -> bool:
     return any(not is_text(part) and not part.isna().all() for part in parts)
 
 
-def are_years(digits: Digits) -> bool:
-    """Return True if all values may be years."""
-    return YEARS[0] <= digits.smallest and digits.largest <= YEARS[1]
-
-
-def is_code_among_texts(schema: ColumnSchema, digits: Digits, real: RealColumns) -> bool:
-    """Return True if a column of digits of one length is a code, in a table of text only.
+def find_codes(candidates: Mapping[str, Digits], real: RealColumns) -> set[str]:
+    """Return the names of the columns that are codes.
 
     Args:
-        schema: Schema of the column.
-        digits: Values of the column.
-        real: Real columns.
+        candidates: Values of columns of digits with one length.
+        real: Columns of the real tables.
     """
-    n_possible = digits.largest - digits.smallest + 1
-    if digits.n_distinct > _MAX_PRESENT * n_possible:
+    if real.are_typed:
+        return set(candidates)
+    return {name for name, digits in candidates.items() if _is_code_among_texts(name, digits, real)}
+
+
+def _is_code_among_texts(name: str, digits: Digits, real: RealColumns) -> bool:
+    if digits.share_present > _MAX_PRESENT:
         return False
-    if has_code_name(schema.name):
+    if has_code_name(name):
         return True
-    return not are_years(digits) and real.has_code_role(schema)
+    return not digits.are_years and real.has_code_role(name)
 
 
 def has_code_name(name: str) -> bool:
-    """Return True if a name is that of a code, such as ``home_zip``, ``areaCode`` or ``code_insee``."""
+    """Return True if a column has the name of a code, such as ``home_zip``, ``areaCode`` or ``code_insee``."""
     words = [word.lower() for word in _WORD.findall(name)]
     if not words:
         return False

@@ -14,7 +14,7 @@ import pandas as pd
 from pandas.api.types import is_datetime64_any_dtype, is_object_dtype
 
 from privacy_assets.errors import ConfigError, InputError, did_you_mean, near_name, safe_repr
-from privacy_assets.tables.codes import IS_CODE, IS_NUMBER, RealColumns, are_years, has_type, is_code_among_texts
+from privacy_assets.tables.codes import IS_CODE, IS_NUMBER, RealColumns, find_codes, has_type
 from privacy_assets.tables.column import Column, stacked
 from privacy_assets.tables.conversion import column_of, has_zone, precision_of, unread, without_markers
 from privacy_assets.tables.declared import NOTHING, Declared
@@ -199,36 +199,48 @@ def columns_of(
         fix = "use the same columns in every table"
         check_same_columns(first.columns, where, frame.columns, name, fix)
     stated = {name: kind_and_format(kind, name) for name, kind in (kinds or {}).items()}
-    for name in (*stated, *declared.missing):
-        if name not in first.columns:
-            what = "kind" if name in stated else "missing value"
-            hint = near_name(name, first.columns)
-            raise ConfigError(f"{where}: {what} declared for unknown column {safe_repr(name)}.{hint}")
+    _check_declared_names(first, where, stated, declared)
     columns = dict[str, tuple[ColumnSchema, TextForm]]()
     candidates = dict[str, Digits]()
-    is_typed = False
+    are_typed = False
     for name in first.columns:
         kind, form = stated.get(name, (None, None))
         parts = _parts(name, frames, names, declared)
         locked_kind = (locked or {}).get(name, "")
         schema, read = _column(name, parts, dtype_of(first, first[name]), kind, form, declared, locked_kind)
         columns[name] = (schema, read)
-        has_other_type = has_type(list(parts.values()))
-        is_typed = is_typed or has_other_type
-        is_free = kind is None and not locked_kind and not has_other_type
+        is_typed = has_type(list(parts.values()))
+        are_typed = are_typed or is_typed
+        is_free = kind is None and not locked_kind and not is_typed
         if is_free and schema.kind == "integer" and read.digits is not None:
             candidates[name] = read.digits
-    real = RealColumns(frames, [schema for schema, read in columns.values() if not read.doubt], people)
+    schemas = {name: schema for name, (schema, read) in columns.items() if not read.doubt}
+    codes = find_codes(candidates, RealColumns(frames, schemas, are_typed, people))
     for name, digits in candidates.items():
         schema, read = columns[name]
-        if is_typed or is_code_among_texts(schema, digits, real):
-            parts = _parts(name, frames, names, declared)
-            schema, read = _column(name, parts, dtype_of(first, first[name]), None, None, declared, "categorical")
-            columns[name] = (schema, replace(read, note=IS_CODE))
-        elif not are_years(digits):
-            notes = [read.note, IS_NUMBER]
-            columns[name] = (schema, replace(read, note="; ".join(note for note in notes if note)))
+        if name in codes:
+            dtype = dtype_of(first, first[name])
+            columns[name] = _as_code(name, _parts(name, frames, names, declared), dtype, declared)
+        elif not digits.are_years:
+            columns[name] = (schema, read.with_note(IS_NUMBER))
     return list(columns.values())
+
+
+def _as_code(
+    name: str, parts: Mapping[str, pd.Series], dtype: str, declared: Declared
+) -> tuple[ColumnSchema, TextForm]:
+    """Return the schema of a column of codes, and how its text is read; see :func:`_column`."""
+    schema, read = _column(name, parts, dtype, None, None, declared, locked="categorical")
+    return schema, replace(read, note=IS_CODE)
+
+
+def _check_declared_names(first: Frame, where: str, stated: Mapping[str, object], declared: Declared) -> None:
+    """Raise ConfigError if a kind or missing value is declared for an unknown column."""
+    for name in (*stated, *declared.missing):
+        if name not in first.columns:
+            what = "kind" if name in stated else "missing value"
+            hint = near_name(name, first.columns)
+            raise ConfigError(f"{where}: {what} declared for unknown column {safe_repr(name)}.{hint}")
 
 
 def _parts(name: str, frames: Sequence[Frame], names: Sequence[str], declared: Declared) -> dict[str, pd.Series]:

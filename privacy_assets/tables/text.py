@@ -40,6 +40,7 @@ MARKERS = (
     "--",
     "?",
 )
+YEARS = (1500, 2100)
 MOST = 0.5  # minimum share of rows that are numbers or dates in an ambiguous column
 FEW = 20  # a column with strays and at most this many numbers or dates is a category, such as 1, 2, 3, other
 
@@ -93,6 +94,16 @@ class Digits(NamedTuple):
     largest: int
     n_distinct: int
 
+    @property
+    def are_years(self) -> bool:
+        """True if all values may be years."""
+        return YEARS[0] <= self.smallest and self.largest <= YEARS[1]
+
+    @property
+    def share_present(self) -> float:
+        """Share of the integers from the smallest to the largest value that occur."""
+        return self.n_distinct / (self.largest - self.smallest + 1)
+
 
 @dataclass(frozen=True, slots=True)
 class TextForm:
@@ -121,6 +132,11 @@ class TextForm:
     strays: tuple[str, ...] = ()
     digits: Digits | None = field(default=None, compare=False)
 
+    def with_note(self, note: str) -> TextForm:
+        """Return the form with a further note."""
+        notes = [self.note, note]
+        return replace(self, note="; ".join(text for text in notes if text))
+
 
 def infer_text(tables: Sequence[Texts], missing: Sequence[str] = ()) -> TextForm:
     """Recognize the form of a text column.
@@ -146,7 +162,7 @@ def infer_text(tables: Sequence[Texts], missing: Sequence[str] = ()) -> TextForm
     if form is None or form.kind == "categorical" or form.doubt:
         return form or TextForm("categorical")
     read = f"{', '.join(markers)} {'is' if len(markers) == 1 else 'are'} missing" if markers else ""
-    return replace(form, note="; ".join(filter(None, (form.note, read))))
+    return form.with_note(read)
 
 
 def _together(tables: Sequence[Texts]) -> Texts:
@@ -206,16 +222,16 @@ def _numbers(values: pa.Array, tables: Sequence[Texts], missing: Sequence[str]) 
         doubt = "one number is written in two ways, as 1.1 and 1.10 are"
         return TextForm("numeric", doubt=doubt, choices=(choice, "categorical"))
     note = {"": "", ",": "numbers with decimal commas", ".": "numbers with commas between thousands"}[sign]
-    if whole and not sign:
-        return TextForm("integer", whole=True, digits=_digits(values, read))
-    return TextForm("integer" if whole else "numeric", sign, whole=whole or bool((read % 1 == 0).all()), note=note)
+    digits = _digits(values, read)
+    all_whole = whole or bool((read % 1 == 0).all())
+    return TextForm("integer" if whole else "numeric", sign, whole=all_whole, note=note, digits=digits)
 
 
 def _digits(values: pa.Array, numbers: pd.Series) -> Digits | None:
-    """Return the values of a column of integers if all have the same number of digits, at least four, else None.
+    """Return the values of a column if all are integers with the same number of digits, at least four, else None.
 
     Args:
-        values: Texts, distinct except for blanks around them.
+        values: Texts of numbers, distinct except for blanks around them.
         numbers: Their numbers.
     """
     lengths = pc.min_max(pc.utf8_length(values)).as_py()
