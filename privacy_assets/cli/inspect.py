@@ -27,6 +27,7 @@ from privacy_assets.report.text import aligned
 from privacy_assets.report.words import NOTHING, clean
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
 
     from privacy_assets.tables.files import CsvFormat
@@ -97,6 +98,21 @@ class PersonColumns:
             return [self.unique[0], *self.shared]
         return [*self.unique, *self.shared][:1]
 
+    def of_rows(self, frames: Sequence[pd.DataFrame]) -> np.ndarray:
+        """Return the person of each row of the stacked tables, int64 (n,). Each row is one if this is doubtful.
+
+        Args:
+            frames: Tables.
+        """
+        import numpy as np
+        import pandas as pd
+
+        if not self.candidates or self.is_doubtful:
+            return np.arange(sum(map(len, frames)))
+        name = self.candidates[0]
+        ids = pd.concat([frame.reindex(columns=[name])[name] for frame in frames])
+        return pd.factorize(ids)[0].astype(np.int64)
+
 
 def add_inspect(commands: Commands) -> None:
     """Add the command to the command line."""
@@ -111,8 +127,8 @@ def _inspect(options: argparse.Namespace) -> int:
 
     forms = [_format(path) for path in options.files]
     frames = [read_table(path, form) for path, form in zip(options.files, forms, strict=True)]
-    columns = _inspected(frames, options.files)
     people = PersonColumns(unique_codes(frames[0]), may_tell_people_apart(frames[0], ()))
+    columns = _inspected(frames, options.files, people.of_rows(frames))
     if options.yaml:
         say(*_yaml(options.files[0], forms[0], columns, people))
     else:
@@ -121,7 +137,7 @@ def _inspect(options: argparse.Namespace) -> int:
     return YES if all(column.is_ready for column in columns) else NO
 
 
-def _inspected(frames: Sequence[pd.DataFrame], files: Sequence[str]) -> list[Inspected]:
+def _inspected(frames: Sequence[pd.DataFrame], files: Sequence[str], people: np.ndarray) -> list[Inspected]:
     from privacy_assets.tables.contract import columns_of
     from privacy_assets.tables.conversion import column_of
     from privacy_assets.tables.personal_data import personal_note
@@ -132,7 +148,7 @@ def _inspected(frames: Sequence[pd.DataFrame], files: Sequence[str]) -> list[Ins
         if all(name in frame.columns and frame[name].isna().all() for frame in frames):
             empty.append(name)
     inspected = []
-    for schema, text_form in columns_of(frames, files, dict.fromkeys(empty, "categorical")):
+    for schema, text_form in columns_of(frames, files, dict.fromkeys(empty, "categorical"), people=people):
         n_missing = sum(int(frame[schema.name].isna().sum()) for frame in frames)
         reason = ""
         personal = ""
@@ -173,7 +189,6 @@ def _people(people: PersonColumns) -> Iterator[str]:
 
 def _relations(frames: Sequence[pd.DataFrame], columns: Sequence[Inspected], people: PersonColumns) -> Iterator[str]:
     """List the relations and sums of the columns that can be published."""
-    import numpy as np
     import pandas as pd
 
     from privacy_assets.tables.conversion import column_of
@@ -185,16 +200,14 @@ def _relations(frames: Sequence[pd.DataFrame], columns: Sequence[Inspected], peo
     for column in columns:
         if column.is_ready and column.name not in people.candidates:
             read.append(column_of(frame[column.name], column.schema, "the tables", external=True))
-    whose = np.arange(len(frame))
-    if people.candidates and not people.is_doubtful:
-        whose = pd.factorize(frame[people.candidates[0]])[0].astype(np.int64)
-    relations = find_relations(read, whose)
+    person_codes = people.of_rows(frames)
+    relations = find_relations(read, person_codes)
     if relations:
         yield ""
         yield "relations that hold in all rows, and that the built-in generators keep:"
         yield from (f"  {clean(relation.name, 100)}" for relation in relations)
         yield "to switch one off: data: {relations: {NAME: false}}"
-    sums = find_sums(read, whose)
+    sums = find_sums(read, person_codes)
     if sums:
         yield ""
         yield "sums that hold in all rows, and that published rows break:"

@@ -11,7 +11,7 @@ import pandas as pd
 
 from privacy_assets.errors import ConfigError, safe_repr
 from privacy_assets.tables.column import Column, stacked
-from privacy_assets.tables.contract import REAL, joint_schema, subject_columns
+from privacy_assets.tables.contract import REAL, joint_codes, joint_schema, subject_columns
 from privacy_assets.tables.declared import NOTHING, Declared
 from privacy_assets.tables.given import load
 from privacy_assets.tables.names import as_named
@@ -84,7 +84,11 @@ def real_tables(
     doubts = list[str]()
     if subject is not None and schema is None:
         doubts = check_subject_is_not_published(frames, names, ids, subject, declared)
-    inferred, notes = (schema, ()) if schema else joint_schema(frames, names, kinds, declared, locked)
+    if schema is None:
+        people = np.concatenate(list(joint_codes(ids).values())) if ids else None
+        inferred, notes = joint_schema(frames, names, kinds, declared, locked, people)
+    else:
+        inferred, notes = schema, ()
     tables = {
         role: Table.of(frames.pop(role), inferred, where=names[role], external=True).with_subject(ids.get(role))
         for role in list(frames)

@@ -14,6 +14,7 @@ import pandas as pd
 from pandas.api.types import is_datetime64_any_dtype, is_object_dtype
 
 from privacy_assets.errors import ConfigError, InputError, did_you_mean, near_name, safe_repr
+from privacy_assets.tables.codes import IS_CODE, IS_NUMBER, RealColumns, find_codes, has_type
 from privacy_assets.tables.column import Column, stacked
 from privacy_assets.tables.conversion import column_of, has_zone, precision_of, unread, without_markers
 from privacy_assets.tables.declared import NOTHING, Declared
@@ -28,7 +29,7 @@ from privacy_assets.tables.schema import (
     option_text,
     yaml_text,
 )
-from privacy_assets.tables.text import MARKERS, TextForm, infer_text, is_text, texts_of
+from privacy_assets.tables.text import MARKERS, Digits, TextForm, infer_text, is_text, texts_of
 
 REAL_ROLES = ("train", "holdout", "reference")
 EACH_ROW = {"each_row": True}  # the subject of a table in which each row is a different person
@@ -144,6 +145,7 @@ def joint_schema(
     kinds: Mapping[str, Any] | None = None,
     declared: Declared = NOTHING,
     locked: Mapping[str, str] | None = None,
+    people: np.ndarray | None = None,
 ) -> tuple[TableSchema, tuple[str, ...]]:
     """Infer one schema of the real tables, by role and without the subject.
 
@@ -159,6 +161,7 @@ def joint_schema(
         locked: Contract of the columns in the lock of the table, see :func:`contract_of`. It decides how text is read
             that has several meanings: codes without a zero stay text, and days that may be months stay days. None:
             there is none.
+        people: Subject of each row of the stacked tables, int64 (n,). None: each row is a person.
 
     Returns:
         The schema, and notes on how columns of text are read.
@@ -168,7 +171,7 @@ def joint_schema(
             text can be read in several ways.
         ConfigError: If a declaration names an unknown column or kind.
     """
-    found = columns_of(list(frames.values()), [names[role] for role in frames], kinds, declared, locked)
+    found = columns_of(list(frames.values()), [names[role] for role in frames], kinds, declared, locked, people)
     if doubts := {column.name: read for column, read in found if read.doubt}:
         raise _ambiguous(doubts, REAL if len(frames) > 1 else names[next(iter(frames))])
     noted = dict[str, list[str]]()
@@ -184,6 +187,7 @@ def columns_of(
     kinds: Mapping[str, Any] | None = None,
     declared: Declared = NOTHING,
     locked: Mapping[str, str] | None = None,
+    people: np.ndarray | None = None,
 ) -> list[tuple[ColumnSchema, TextForm]]:
     """Return the schema of each column of some tables together, and how its text is read.
 
@@ -195,19 +199,54 @@ def columns_of(
         fix = "use the same columns in every table"
         check_same_columns(first.columns, where, frame.columns, name, fix)
     stated = {name: kind_and_format(kind, name) for name, kind in (kinds or {}).items()}
+    _check_declared_names(first, where, stated, declared)
+    columns = dict[str, tuple[ColumnSchema, TextForm]]()
+    candidates = dict[str, Digits]()
+    are_typed = False
+    for name in first.columns:
+        kind, form = stated.get(name, (None, None))
+        parts = _parts(name, frames, names, declared)
+        locked_kind = (locked or {}).get(name, "")
+        schema, read = _column(name, parts, dtype_of(first, first[name]), kind, form, declared, locked_kind)
+        columns[name] = (schema, read)
+        is_typed = has_type(list(parts.values()))
+        are_typed = are_typed or is_typed
+        is_free = kind is None and not locked_kind and not is_typed
+        if is_free and schema.kind == "integer" and read.digits is not None:
+            candidates[name] = read.digits
+    schemas = {name: schema for name, (schema, read) in columns.items() if not read.doubt}
+    codes = find_codes(candidates, RealColumns(frames, schemas, are_typed, people))
+    for name, digits in candidates.items():
+        schema, read = columns[name]
+        if name in codes:
+            dtype = dtype_of(first, first[name])
+            columns[name] = _as_code(name, _parts(name, frames, names, declared), dtype, declared)
+        elif not digits.are_years:
+            columns[name] = (schema, read.with_note(IS_NUMBER))
+    return list(columns.values())
+
+
+def _as_code(
+    name: str, parts: Mapping[str, pd.Series], dtype: str, declared: Declared
+) -> tuple[ColumnSchema, TextForm]:
+    """Return the schema of a column of codes, and how its text is read; see :func:`_column`."""
+    schema, read = _column(name, parts, dtype, None, None, declared, locked="categorical")
+    return schema, replace(read, note=IS_CODE)
+
+
+def _check_declared_names(first: Frame, where: str, stated: Mapping[str, object], declared: Declared) -> None:
+    """Raise ConfigError if a kind or missing value is declared for an unknown column."""
     for name in (*stated, *declared.missing):
         if name not in first.columns:
             what = "kind" if name in stated else "missing value"
             hint = near_name(name, first.columns)
             raise ConfigError(f"{where}: {what} declared for unknown column {safe_repr(name)}.{hint}")
-    found = []
-    for name in first.columns:
-        kind, form = stated.get(name, (None, None))
-        markers = declared.missing.get(name, ())
-        parts = {table: without_markers(frame[name], markers) for table, frame in zip(names, frames, strict=True)}
-        known = (locked or {}).get(name, "")
-        found.append(_column(name, parts, dtype_of(first, first[name]), kind, form, declared, known))
-    return found
+
+
+def _parts(name: str, frames: Sequence[Frame], names: Sequence[str], declared: Declared) -> dict[str, pd.Series]:
+    """Return a column of each table without declared missing values, by the name of the table in messages."""
+    markers = declared.missing.get(name, ())
+    return {table: without_markers(frame[name], markers) for table, frame in zip(names, frames, strict=True)}
 
 
 def contract_of(schema: TableSchema) -> dict[str, str]:

@@ -264,6 +264,27 @@ def _is_broken_by_real_rows(relation: Relation, first: Column, second: Column) -
     return np.asarray(is_free)
 
 
+def determines(column: Column, other: Column, people: np.ndarray) -> bool:
+    """Return True if each value of a category has one value of another category, and this does not hold by chance.
+
+    Args:
+        column: Column of categories.
+        other: Other column of categories of the same rows.
+        people: Subject of each row, int64 (n,).
+    """
+    return _Groups.of_values(column).determines(other.cells.astype(np.int64) + 1, people)
+
+
+def is_function(column: Column, other: Column) -> bool:
+    """Return True if each value of a category has one value of another category.
+
+    Args:
+        column: Column of categories.
+        other: Other column of categories of the same rows.
+    """
+    return _Groups.of_values(column).is_function(other.cells.astype(np.int64) + 1)
+
+
 # --- orders -----------------------------------------------------------------------------------------------------------
 
 
@@ -370,7 +391,7 @@ class _Groups:
             answers: Codes of the other column, int64 (n,), from 0.
             people: Subject of each row, int64 (n,).
         """
-        if not self.may_determine(answers[:_FIRST_ROWS]) or not self._is_function(answers, self.codes):
+        if not self.is_function(answers[:_FIRST_ROWS]) or not self.is_function(answers):
             return False
         n_answers = int(answers.max(initial=0)) + 1
         counts = self.codes >= 0
@@ -387,15 +408,13 @@ class _Groups:
             return False
         return _is_no_coincidence(share_if_shuffled, n_free)
 
-    def may_determine(self, first_answers: np.ndarray) -> bool:
-        """Return True if the first rows of each group have the same answer.
+    def is_function(self, answers: np.ndarray) -> bool:
+        """Return True if the rows of each group have the same answer.
 
         Args:
-            first_answers: Codes of the other column in the first rows, int64, from 0.
+            answers: Codes of the other column in all rows or in the first ones, int64, from 0.
         """
-        return self._is_function(first_answers, self.codes[: len(first_answers)])
-
-    def _is_function(self, answers: np.ndarray, codes: np.ndarray) -> bool:
+        codes = self.codes[: len(answers)]
         counts = codes >= 0
         n_answers = int(answers.max(initial=0)) + 1
         combinations = distinct_sorted(codes[counts] * n_answers + answers[counts])
@@ -411,7 +430,7 @@ def _find_codes(columns: Sequence[Column], people: np.ndarray) -> list[Relation]
     determined_by = dict[str, str]()
     for column in columns:
         first_answers = _answers_of(column.take(slice(_FIRST_ROWS)))
-        possible = [group for group in groups if group.may_determine(first_answers)]
+        possible = [group for group in groups if group.is_function(first_answers)]
         answers = _answers_of(column) if possible else first_answers
         for group in possible:
             if group.name == column.name or _ends_in(determined_by, group.name, column.name):

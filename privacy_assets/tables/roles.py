@@ -26,7 +26,7 @@ from privacy_assets.tables.declared import NOTHING, Declared
 from privacy_assets.tables.published_categories import OTHER, count_holders
 from privacy_assets.tables.schema import ColumnSchema, Kind, Role, TableSchema, option_text, yaml_text
 from privacy_assets.tables.table import Table
-from privacy_assets.tables.text import as_texts, infer_text, is_text, parse_numbers, texts_of
+from privacy_assets.tables.text import YEARS, as_texts, infer_text, is_text, parse_numbers, texts_of
 from privacy_assets.tables.threshold_rule import ColumnRule, reach_of
 
 SHARE = 0.2  # minimum share of rows with an e-mail address, or the form of a phone or card number
@@ -202,7 +202,6 @@ _DIGITS = 6  # integers that all have the same number of digits, at least this m
 _LONG_KEY, _SAME_LENGTH = 8, 0.8  # or this many in most of them: one in ten loses a leading zero
 _FILLER = 0.2  # minimum share of rows with a placeholder such as "none" or "unknown"
 _TOO_EVEN = -5.0  # standard deviations: measures of independent subjects are not that much more even than chance
-_YEARS = (1500, 2100)
 
 _ALONE_TEXT = "at least half of the rows have a value of one person only"
 _SHARED_TEXT = "codes that only a few rows share"
@@ -643,7 +642,7 @@ def _is_key(numbers: np.ndarray, holders: np.ndarray) -> bool:
     alike = float((digits == usual).mean())
     if usual >= _DIGITS and alike == 1 or usual >= _LONG_KEY and alike >= _SAME_LENGTH:
         return True
-    if _YEARS[0] <= numbers.min() and numbers.max() <= _YEARS[1]:
+    if YEARS[0] <= numbers.min() and numbers.max() <= YEARS[1]:
         return False
     people = float(holders.sum())
     expected = people * (people - 1) / 2 / (numbers.max() - numbers.min() + 1)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -40,6 +40,7 @@ MARKERS = (
     "--",
     "?",
 )
+YEARS = (1500, 2100)
 MOST = 0.5  # minimum share of rows that are numbers or dates in an ambiguous column
 FEW = 20  # a column with strays and at most this many numbers or dates is a category, such as 1, 2, 3, other
 
@@ -51,6 +52,7 @@ _GROUPED = r"^[+-]?([0-9]+|[0-9]{1,3}(,[0-9]{3})+)(\.[0-9]+)?$"
 _NUMBERS = {"": _POINT, ",": _COMMA, ".": _GROUPED}  # by the format of the column
 _CODE = r"^[A-Za-z]{1,4}[ .-]?[0-9]|^[0-9]+[A-Za-z]"  # letters next to digits
 _WHOLE = r"^[+-]?[0-9]+$"
+_MIN_CODE_DIGITS = 4
 _DIGITS = 17  # significant digits of a float
 _SHARED, _NAMED_STRAYS = 10, 10  # rows that must have a text that a message names, and maximum number of such texts
 
@@ -79,6 +81,30 @@ _DATES = {f"{day} {time}".strip(): f"^{f'{of_day} {of_time}'.strip()}$"
           for time, of_time in _TIMES.items() for day, of_day in _DAYS.items()}  # fmt: skip
 
 
+class Digits(NamedTuple):
+    """Integers of a text column that all have the same number of digits, at least four, and no sign.
+
+    Attributes:
+        smallest: Smallest value.
+        largest: Largest value.
+        n_distinct: Number of distinct values.
+    """
+
+    smallest: int
+    largest: int
+    n_distinct: int
+
+    @property
+    def are_years(self) -> bool:
+        """True if all values may be years."""
+        return YEARS[0] <= self.smallest and self.largest <= YEARS[1]
+
+    @property
+    def share_present(self) -> float:
+        """Share of the integers from the smallest to the largest value that occur."""
+        return self.n_distinct / (self.largest - self.smallest + 1)
+
+
 @dataclass(frozen=True, slots=True)
 class TextForm:
     """How the cells of a text column are read.
@@ -93,6 +119,7 @@ class TextForm:
         doubt: Why the column is ambiguous; "" if it is not. Neither contains cells.
         choices: Kinds between which the user decides if the column is ambiguous.
         strays: Texts that the first choice needs as declared missing values. Many rows have each of them.
+        digits: Values of a column that may be a code, see :class:`Digits`, else None.
     """
 
     kind: Kind
@@ -103,6 +130,12 @@ class TextForm:
     doubt: str = ""
     choices: tuple[Any, ...] = ()
     strays: tuple[str, ...] = ()
+    digits: Digits | None = field(default=None, compare=False)
+
+    def with_note(self, note: str) -> TextForm:
+        """Return the form with a further note."""
+        notes = [self.note, note]
+        return replace(self, note="; ".join(text for text in notes if text))
 
 
 def infer_text(tables: Sequence[Texts], missing: Sequence[str] = ()) -> TextForm:
@@ -129,7 +162,7 @@ def infer_text(tables: Sequence[Texts], missing: Sequence[str] = ()) -> TextForm
     if form is None or form.kind == "categorical" or form.doubt:
         return form or TextForm("categorical")
     read = f"{', '.join(markers)} {'is' if len(markers) == 1 else 'are'} missing" if markers else ""
-    return replace(form, note="; ".join(filter(None, (form.note, read))))
+    return form.with_note(read)
 
 
 def _together(tables: Sequence[Texts]) -> Texts:
@@ -189,7 +222,25 @@ def _numbers(values: pa.Array, tables: Sequence[Texts], missing: Sequence[str]) 
         doubt = "one number is written in two ways, as 1.1 and 1.10 are"
         return TextForm("numeric", doubt=doubt, choices=(choice, "categorical"))
     note = {"": "", ",": "numbers with decimal commas", ".": "numbers with commas between thousands"}[sign]
-    return TextForm("integer" if whole else "numeric", sign, whole=whole or bool((read % 1 == 0).all()), note=note)
+    digits = _digits(values, read)
+    all_whole = whole or bool((read % 1 == 0).all())
+    return TextForm("integer" if whole else "numeric", sign, whole=all_whole, note=note, digits=digits)
+
+
+def _digits(values: pa.Array, numbers: pd.Series) -> Digits | None:
+    """Return the values of a column if all are integers with the same number of digits, at least four, else None.
+
+    Args:
+        values: Texts of numbers, distinct except for blanks around them.
+        numbers: Their numbers.
+    """
+    lengths = pc.min_max(pc.utf8_length(values)).as_py()
+    if lengths["min"] != lengths["max"] or lengths["min"] < _MIN_CODE_DIGITS:
+        return None
+    has_blanks_in_some = len(pc.unique(values)) < len(values)
+    if has_blanks_in_some or not _all_match(values, "^[0-9]+$"):
+        return None
+    return Digits(int(numbers.min()), int(numbers.max()), len(values))
 
 
 def _spelt_twice(table: Texts, sign: str, missing: Sequence[str]) -> bool:
