@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -111,7 +111,7 @@ class PersonColumns:
             return np.arange(sum(map(len, frames)))
         name = self.candidates[0]
         ids = pd.concat([frame.reindex(columns=[name])[name] for frame in frames])
-        return pd.factorize(ids)[0].astype(np.int64)
+        return pd.factorize(ids, use_na_sentinel=False)[0].astype(np.int64)
 
 
 def add_inspect(commands: Commands) -> None:
@@ -128,7 +128,7 @@ def _inspect(options: argparse.Namespace) -> int:
     forms = [_format(path) for path in options.files]
     frames = [read_table(path, form) for path, form in zip(options.files, forms, strict=True)]
     people = PersonColumns(unique_codes(frames[0]), may_tell_people_apart(frames[0], ()))
-    columns = _inspected(frames, options.files, people.of_rows(frames))
+    columns = _inspected(frames, options.files, people)
     if options.yaml:
         say(*_yaml(options.files[0], forms[0], columns, people))
     else:
@@ -137,8 +137,7 @@ def _inspect(options: argparse.Namespace) -> int:
     return YES if all(column.is_ready for column in columns) else NO
 
 
-def _inspected(frames: Sequence[pd.DataFrame], files: Sequence[str], people: np.ndarray) -> list[Inspected]:
-    from privacy_assets.tables.contract import columns_of
+def _inspected(frames: Sequence[pd.DataFrame], files: Sequence[str], people: PersonColumns) -> list[Inspected]:
     from privacy_assets.tables.conversion import column_of
     from privacy_assets.tables.personal_data import personal_note
     from privacy_assets.tables.roles import open_reason
@@ -148,7 +147,7 @@ def _inspected(frames: Sequence[pd.DataFrame], files: Sequence[str], people: np.
         if all(name in frame.columns and frame[name].isna().all() for frame in frames):
             empty.append(name)
     inspected = []
-    for schema, text_form in columns_of(frames, files, dict.fromkeys(empty, "categorical"), people=people):
+    for schema, text_form in _read(frames, files, dict.fromkeys(empty, "categorical"), people):
         n_missing = sum(int(frame[schema.name].isna().sum()) for frame in frames)
         reason = ""
         personal = ""
@@ -161,6 +160,31 @@ def _inspected(frames: Sequence[pd.DataFrame], files: Sequence[str], people: np.
             personal = personal_note(schema, cells)
         inspected.append(Inspected(schema, text_form, reason, n_missing, schema.name in empty, personal))
     return inspected
+
+
+def _read(
+    frames: Sequence[pd.DataFrame], files: Sequence[str], kinds: Mapping[str, str], people: PersonColumns
+) -> list[tuple[ColumnSchema, TextForm]]:
+    """Return the schema of each column, and how its text is read.
+
+    The columns that may be the subject are read on their own, as in `run`: they are no evidence about the others.
+    """
+    from privacy_assets.tables.codes import have_types
+    from privacy_assets.tables.contract import columns_of
+
+    names = list(frames[0].columns)
+    parts = [[name for name in names if name in people.candidates]]
+    parts.append([name for name in names if name not in people.candidates])
+    person_codes = people.of_rows(frames)
+    are_typed = have_types(frames)
+    columns: dict[str, tuple[ColumnSchema, TextForm]] = {}
+    for part in filter(None, parts):
+        others = set(names) - set(part)
+        tables = [frame.drop(columns=list(others), errors="ignore") for frame in frames]
+        stated = {name: kind for name, kind in kinds.items() if name in part}
+        for schema, text_form in columns_of(tables, files, stated, people=person_codes, are_typed=are_typed):
+            columns[schema.name] = (schema, text_form)
+    return [columns[name] for name in names]
 
 
 def _files(files: Sequence[str], forms: Sequence[CsvFormat]) -> Iterator[str]:

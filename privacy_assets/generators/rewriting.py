@@ -157,9 +157,9 @@ class OrderedColumn:
         column = rounded(_of_floats(self.name, value, schema), schema)
         if rule is not None:
             column = rule.apply(column)
-        return self._kept_in_bounds(column, schema, low, high)
+        return self.kept_in_bounds(column, schema, low, high)
 
-    def _kept_in_bounds(self, column: Column, schema: ColumnSchema, low: np.ndarray, high: np.ndarray) -> Column:
+    def kept_in_bounds(self, column: Column, schema: ColumnSchema, low: np.ndarray, high: np.ndarray) -> Column:
         """Replace values that rounding has moved out of the bounds by the nearest value of the training rows within.
 
         If there is none, no real row has such bounds together with a value, so the value is missing.
@@ -215,6 +215,7 @@ class Rewriting:
         rewritten_schema: Schema of the rewritten table.
         ordered: Columns trained as distances, in the order of the table.
         determined: Codes and gaps, each after the relations that determine its first column.
+        bounded: Columns of codes with an order between them, which rows that are free must keep as well.
         rules: Threshold rules of the columns with an order.
     """
 
@@ -222,33 +223,33 @@ class Rewriting:
     rewritten_schema: TableSchema
     ordered: Sequence[OrderedColumn]
     determined: Sequence[Relation]
+    bounded: Sequence[OrderedColumn]
     rules: Mapping[str, ColumnRule]
 
     @classmethod
-    def of(cls, train: Table, relations: Iterable[Relation], bounded: Iterable[str] = ()) -> Rewriting | None:
+    def of(cls, train: Table, relations: Iterable[Relation], fixed: Iterable[str] = ()) -> Rewriting | None:
         """Create the rewriting of training rows. None: there is nothing to rewrite.
 
         Args:
             train: Training rows, with their threshold rules.
             relations: Relations to keep.
-            bounded: Columns with public bounds of a generator that states an epsilon. They are not rewritten.
+            fixed: Columns with public bounds of a generator that states an epsilon. They are not rewritten.
         """
         relations = list(relations)
-        fixed = set(bounded)
+        fixed = set(fixed)
         orders = [relation for relation in relations if relation.kind == "order"]
         pairs = {(order.first, order.second) for order in orders}
         # With gaps in b, a <= b and b <= c do not imply a <= c.
         implied = {(low, high) for low, high in _closure(pairs) if _holds(low, high, train)}
-        kept = [one for one in relations if one.determined and not (one.kind == "code" and one.second in fixed)]
-        determined = _in_dependency_order(kept)
+        pairs |= implied
+        determined = _in_dependency_order(_possible_codes(relations, pairs, fixed))
         looked_up = {relation.second for relation in determined if relation.kind == "code"}
-        ordered = _ordered_columns(train, pairs | implied, fixed, looked_up)
+        ordered, bounded = _ordered_columns(train, pairs, fixed, looked_up)
         if not ordered and not determined:
             return None
-        places = {column.name for column in ordered}
-        bounding = {name for column in ordered for name in (*column.lows, *column.highs)}
-        rules = {name: rule for name, rule in train.rules.items() if name in places | bounding}
-        rewriting = cls(train.schema, train.schema, ordered, determined, rules)
+        with_order = {name for column in (*ordered, *bounded) for name in (column.name, *column.lows, *column.highs)}
+        rules = {name: rule for name, rule in train.rules.items() if name in with_order}
+        rewriting = cls(train.schema, train.schema, ordered, determined, bounded, rules)
         return replace(rewriting, rewritten_schema=rewriting._schema_of(train))
 
     @property
@@ -297,6 +298,7 @@ class Rewriting:
         columns = self._with_determined(made.columns, rng)
         ordered = {column.name for column in self.ordered}
         columns |= {name: rule.apply(columns[name]) for name, rule in self.rules.items() if name not in ordered}
+        self._bound_free_rows(columns)
         for column in self.ordered:
             schema = self.schema[column.name]
             distances = columns[column.name]
@@ -320,6 +322,30 @@ class Rewriting:
                 break
         return columns
 
+    def _bound_free_rows(self, columns: dict[str, Column]) -> None:
+        """Move the values of columns of codes into their bounds, in rows that are free.
+
+        Args:
+            columns: Columns of the rows. They are changed.
+        """
+        is_free = {
+            relation.second: relation.expected(columns[relation.first], []) < 0
+            for relation in self.determined
+            if relation.kind == "code"
+        }
+        is_final = {name: ~free for name, free in is_free.items()}
+        for column in self.bounded:
+            name = column.name
+            # Only values that will not change any more are bounds.
+            bounds = {}
+            for other in (*column.lows, *column.highs):
+                rows = np.where(is_final[other], np.arange(len(columns[other])), -1)
+                bounds[other] = columns[other].take_or_missing(rows)
+            low, high = column.bounds(bounds)
+            inside = column.kept_in_bounds(columns[name], self.schema[name], low, high)
+            columns[name] = replace(inside, cells=np.where(is_free[name], inside.cells, columns[name].cells))
+            is_final[name] = np.ones(len(inside), dtype=bool)
+
     def _looked_up(self, relation: Relation, first: Column, free: Column, rng: np.random.Generator) -> Column:
         """Return the second column of a code: determined values, and trained ones in rows that are free."""
         schema = self.schema[relation.second]
@@ -335,21 +361,23 @@ class Rewriting:
         else:
             codes = np.where(is_free, free.index_in(values), determined)
             column = Column.of_codes(relation.second, schema.kind, codes, values)
-        if schema.nullable:
-            return column
-        is_present = ~column.missing
-        donors = is_free & is_present
-        rows = np.arange(len(column))
-        return column.take(_filled(rows, ~is_present, donors if donors.any() else is_present, rng))
+        # Determined values are trained as missing, so free rows are drawn with too many missing values.
+        is_missing = column.missing
+        needs_value = is_free if not schema.nullable else is_free & relation.never_misses(first)
+        donors = is_free & ~is_missing
+        if not donors.any():
+            donors = ~is_missing
+        return column.take(_filled(np.arange(len(column)), needs_value & is_missing, donors, rng))
 
     def save(self, folder: Path) -> dict[str, Any]:
         """Write arrays to a folder, and return JSON-compatible entries of a manifest."""
-        write_arrays(folder, {f"levels.{place}": column.levels for place, column in enumerate(self.ordered)})
+        columns = [*self.ordered, *self.bounded]
+        write_arrays(folder, {f"levels.{place}": column.levels for place, column in enumerate(columns)})
         save_rules(folder / _RULES, self.rules)
-        ordered = [[column.name, list(column.lows), list(column.highs), column.form] for column in self.ordered]
         return {
             "rewritten_schema": self.rewritten_schema.to_json(),
-            "ordered": ordered,
+            "columns": [[column.name, list(column.lows), list(column.highs), column.form] for column in columns],
+            "n_ordered": len(self.ordered),
             "determined": [relation.to_json() for relation in self.determined],
         }
 
@@ -357,12 +385,15 @@ class Rewriting:
     def load(cls, folder: Path, schema: TableSchema, manifest: Mapping[str, Any]) -> Rewriting:
         """Load what :meth:`save` wrote."""
         arrays = read_arrays(folder)
-        ordered = []
-        for place, (name, lows, highs, form) in enumerate(manifest["ordered"]):
-            ordered.append(OrderedColumn(name, tuple(lows), tuple(highs), form, arrays[f"levels.{place}"]))
+        columns = []
+        for place, (name, lows, highs, form) in enumerate(manifest["columns"]):
+            columns.append(OrderedColumn(name, tuple(lows), tuple(highs), form, arrays[f"levels.{place}"]))
+        n_ordered = manifest["n_ordered"]
         determined = [Relation.from_json(one) for one in manifest["determined"]]
         rewritten_schema = TableSchema.from_json(manifest["rewritten_schema"])
-        return cls(schema, rewritten_schema, ordered, determined, load_rules(folder / _RULES))
+        rules = load_rules(folder / _RULES)
+        ordered, bounded = columns[:n_ordered], columns[n_ordered:]
+        return cls(schema, rewritten_schema, ordered, determined, bounded, rules)
 
 
 def _closure(pairs: set[tuple[str, str]]) -> set[tuple[str, str]]:
@@ -375,28 +406,62 @@ def _closure(pairs: set[tuple[str, str]]) -> set[tuple[str, str]]:
         closed |= more
 
 
+def _possible_codes(relations: Iterable[Relation], pairs: set[tuple[str, str]], fixed: set[str]) -> list[Relation]:
+    """Return codes and gaps, without the codes of columns whose order could not be kept.
+
+    These are columns with public bounds, and columns with an order to one of these or to a column that another category
+    determines: both would be looked up, and none could be moved.
+
+    Args:
+        relations: Relations to keep.
+        pairs: Columns with an order.
+        fixed: Columns that are trained as they are.
+    """
+    possible = list[Relation]()
+    first_of = dict[str, str]()
+    for relation in relations:
+        if not relation.determined:
+            continue
+        if relation.kind == "code":
+            name = relation.second
+            partners = {low if high == name else high for low, high in pairs if name in (low, high)}
+            is_fixed = bool(({name} | partners) & fixed)
+            if is_fixed or any(first_of.get(partner, relation.first) != relation.first for partner in partners):
+                continue
+            first_of[name] = relation.first
+        possible.append(relation)
+    return possible
+
+
 def _ordered_columns(
     train: Table, pairs: set[tuple[str, str]], fixed: set[str], looked_up: set[str]
-) -> list[OrderedColumn]:
-    """Return the columns that are trained as distances, each after the columns that bound it.
+) -> tuple[list[OrderedColumn], list[OrderedColumn]]:
+    """Return the columns that are trained as distances, and columns of codes with an order between them.
 
     Args:
         train: Training rows.
         pairs: Columns with an order, the lower one first.
         fixed: Columns that are trained as they are.
-        looked_up: Columns that a category determines. They bound others, and are not bounded.
+        looked_up: Columns that a category determines. They bound the columns that are trained as distances.
     """
+    names = train.schema.names
     ordered = []
-    earlier = [name for name in train.schema.names if name in looked_up]
-    for name in train.schema.names:
-        if name in looked_up:
+    bounded = []
+    earlier = [name for name in names if name in looked_up]
+    for name in names:
+        others = looked_up if name in looked_up else earlier
+        lows = [other for other in names if other in others and (other, name) in pairs]
+        highs = [other for other in names if other in others and (name, other) in pairs]
+        if name not in looked_up:
+            earlier.append(name)
+        if not (lows or highs) or name in fixed or train[name].missing.all():
             continue
-        lows = [other for other in earlier if (other, name) in pairs]
-        highs = [other for other in earlier if (name, other) in pairs]
-        earlier.append(name)
-        if (lows or highs) and name not in fixed and not train[name].missing.all():
+        if name in looked_up:
+            levels = distinct_sorted(train[name].present().floats())
+            bounded.append(OrderedColumn(name, tuple(lows), tuple(highs), "between", levels))
+        else:
             ordered.append(OrderedColumn.of(train, name, lows, highs))
-    return ordered
+    return ordered, bounded
 
 
 def _holds(low: str, high: str, train: Table) -> bool:
@@ -468,7 +533,7 @@ class WithRelations(FittedGenerator):
         self.privacy = inner.privacy
         if self.privacy.epsilon is not None:
             names = ", ".join(sorted(rewriting.names))
-            outside = (*self.privacy.outside_guarantee, f"ranges and determined values of {names}")
+            outside = (*self.privacy.outside_guarantee, f"ranges, gaps and determined values of {names}")
             self.privacy = replace(self.privacy, outside_guarantee=outside)
 
     def _sample(self, rows: int, seed: int) -> Table:

@@ -46,8 +46,8 @@ class SynthPop(RelationalGenerator):
     (Hothorn, Hornik and Zeileis 2006). Missing is a value: for numbers, a first tree predicts whether the value is
     missing, and a second one the value. As a predictor a number is represented by its rank (missing: mean rank and an
     indicator), and a category by its position in an order by the target (Coppersmith et al. 1999), in which categories
-    with fewer than 50 rows, or than ``min_samples_leaf``, share a position. Columns with many categories are therefore not
-    slower.
+    with fewer than 50 rows (or than ``min_samples_leaf``) share a position. Columns with many categories are therefore
+    not slower.
     Categories come from the training rows, so names and other identifiers must be dropped first.
 
     Attributes:
@@ -59,7 +59,8 @@ class SynthPop(RelationalGenerator):
             fifths of the column. See :func:`._tree_kernels.climbing`. 0: as in SynthPop, values come from the leaf
             alone, and splits are made although they are not better than random ones.
         smoothing: If True, numbers and times are moved within their leaf, by at most the distance to the nearest fifth
-            of its subjects, so that they are not values of real rows. Values shared by ``min_samples_leaf`` subjects of
+            of its subjects, so that they are not values of real rows (but values of codes are, see
+            :mod:`.relations`). Values shared by ``min_samples_leaf`` subjects of
             the column or a fifth of the leaf, and columns with few distinct values, are not changed. The column's
             precision and range are kept.
         visit: Order of the columns. None: order of the table.
@@ -97,7 +98,7 @@ class SynthPop(RelationalGenerator):
         people = training.people
         if people is not None and len(np.unique(people)) == len(people):
             people = None  # counting rows is faster
-        for note in small_categories(self, train, order, people):
+        for note in small_categories(self.min_samples_leaf, train, order, people):
             training.progress(note)
         steps = []
         for place, name in enumerate(order):
@@ -241,14 +242,14 @@ def _published(train: Table, name: str) -> Column:
 
 
 def small_categories(
-    generator: SynthPop, train: Table, order: Sequence[str], people: np.ndarray | None = None
+    min_samples_leaf: int, train: Table, order: Sequence[str], people: np.ndarray | None = None
 ) -> Iterator[str]:
     """Yield a sentence for each column in which at least a fifth of the rows have a category smaller than a leaf.
 
     A leaf contains several of these categories, so the columns that are drawn later depend less on them.
 
     Args:
-        generator: Settings.
+        min_samples_leaf: Minimum number of people in a leaf.
         train: Training rows.
         order: Columns in the order in which they are drawn.
         people: Subject of each row, int64 of shape (n,). None: each row is a subject.
@@ -256,8 +257,7 @@ def small_categories(
     Yields:
         Sentences with the name of the column, the number of these categories, and the setting to rehearse.
     """
-    leaf = generator.min_samples_leaf
-    smaller_leaves = [str(value) for value in _SMALLER_LEAVES if value < leaf]
+    smaller_leaves = [str(leaf) for leaf in _SMALLER_LEAVES if leaf < min_samples_leaf]
     if not smaller_leaves:
         return
     rehearsal = f"privacy-assets run TABLE --rehearse --try min_samples_leaf={','.join(smaller_leaves)}"
@@ -267,15 +267,16 @@ def small_categories(
             continue
         values = [*(column.values or ()), None]
         codes = np.where(column.missing, len(values) - 1, column.cells).astype(np.int64)
-        is_small = count_holders(codes, people, len(values)) < leaf
-        is_category = np.array([value not in (OTHER, None) for value in values])
+        n_people = count_holders(codes, people, len(values))
         n_rows = np.bincount(codes, minlength=len(values))
-        if n_rows[is_small & is_category].sum() < _SMALL_SHARE * len(train):
+        is_category = np.array([value not in (OTHER, None) for value in values]) & (n_people > 0)
+        is_small = is_category & (n_people < min_samples_leaf)
+        if n_rows[is_small].sum() < _SMALL_SHARE * len(train):
             continue
         yield (
-            f"{name}: {(is_small & is_category).sum()} of {is_category.sum()} categories have fewer people than a leaf"
-            f" ({leaf}), so other columns depend less on them. Smaller leaves keep more and can disclose more. Try"
-            f" them without publication: {rehearsal}"
+            f"{name}: {is_small.sum()} of {is_category.sum()} categories have fewer people than a leaf"
+            f" ({min_samples_leaf}), so other columns depend less on them. Smaller leaves keep more and can disclose"
+            f" more. Try them without publication: {rehearsal}"
         )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from privacy_assets.errors import ConfigError, safe_repr
+from privacy_assets.tables.codes import have_types
 from privacy_assets.tables.column import Column, stacked
 from privacy_assets.tables.contract import REAL, joint_codes, joint_schema, subject_columns
 from privacy_assets.tables.declared import NOTHING, Declared
@@ -21,6 +22,8 @@ from privacy_assets.tables.schema import Frame, TableSchema, check_frame, check_
 from privacy_assets.tables.sums import find_sums
 from privacy_assets.tables.table import Table
 from privacy_assets.tables.threshold_rule import holds_text, make_rule, notes_of, published_schema
+
+_FEW_ROWS_PER_PERSON = 1.1  # mean below which the mean says little
 
 
 def people_of(tables: Iterable[Table]) -> np.ndarray | None:
@@ -78,6 +81,7 @@ def real_tables(
         check_frame(frame, where=names[role])
     declared.check([name for frame in frames.values() for name in frame.columns])
     ids = subject_columns(frames, names, subject)
+    are_typed = have_types(list(frames.values()))
     for role, frame in frames.items():
         frame = declared.without_dropped(frame, subject)
         frames[role] = frame if subject is None else frame.drop(columns=[subject])
@@ -86,7 +90,7 @@ def real_tables(
         doubts = check_subject_is_not_published(frames, names, ids, subject, declared)
     if schema is None:
         people = np.concatenate(list(joint_codes(ids).values())) if ids else None
-        inferred, notes = joint_schema(frames, names, kinds, declared, locked, people)
+        inferred, notes = joint_schema(frames, names, kinds, declared, locked, people, are_typed)
     else:
         inferred, notes = schema, ()
     tables = {
@@ -99,9 +103,9 @@ def real_tables(
         related = relations_of(list(tables.values()), declared.relations)
     else:
         related = ()
+    all_notes = (*notes, *doubts, *_unlinked_rows_notes(tables.values()))
     canonical = {}
     for role, table in tables.items():
-        all_notes = (*notes, *doubts, *_unlinked_rows_notes(tables.values()))
         canonical[role] = replace(table.with_schema(inferred), notes=all_notes, relations=related)
     return canonical
 
@@ -155,7 +159,7 @@ def without_rare_values(
     for role, table in tables.items():
         compact = table.without_rare(rule.columns).with_schema(published).map(Column.compact)
         replaced[role] = replace(compact, notes=(*table.notes, *notes), rules=rule.columns)
-    relations = published_relations(tables["train"].relations, list(replaced.values()))
+    relations = published_relations(tables["train"].relations, list(replaced.values()), min_holders)
     return {role: replace(table, relations=relations) for role, table in replaced.items()}
 
 
@@ -187,14 +191,18 @@ def _unlinked_rows_notes(tables: Iterable[Table]) -> list[str]:
     rows_per_person = len(ids) / len(ids.distinct())
     if rows_per_person == 1:
         return []
+    how_many = f"People have {rows_per_person:.1f} rows on average"
+    if rows_per_person < _FEW_ROWS_PER_PERSON:
+        how_many = "Some people have several rows"
     return [
-        f"People have {rows_per_person:.2g} rows on average. The column {safe_repr(ids.name)} is not published, so"
-        " rows of one person are not linked in the synthetic table. It has no statistics by person, such as their"
-        " number of rows."
+        f"{how_many}. The column {safe_repr(ids.name)} is not published, so rows of one person are not linked in the"
+        " synthetic table. It has no statistics by person, such as their number of rows."
     ]
 
 
-def published_relations(relations: Iterable[Relation], published: Sequence[Table]) -> tuple[Relation, ...]:
+def published_relations(
+    relations: Iterable[Relation], published: Sequence[Table], min_holders: int
+) -> tuple[Relation, ...]:
     """Return the relations with the values that determine others after the threshold rule.
 
     The rule itself breaks some orders in a few rows. Generators keep these as well.
@@ -202,12 +210,14 @@ def published_relations(relations: Iterable[Relation], published: Sequence[Table
     Args:
         relations: Relations of the real rows.
         published: Real tables after the rule.
+        min_holders: Minimum number of people with a value that determines another. A public list may keep rarer ones.
     """
+    people = people_of(published)
     after_rule = []
     for relation in relations:
         first = stacked([table[relation.first] for table in published])
         second = stacked([table[relation.second] for table in published])
-        after_rule.append(relation.of_rows(first, second))
+        after_rule.append(relation.of_rows(first, second, people, min_holders))
     return tuple(after_rule)
 
 

@@ -10,32 +10,31 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
 
 from privacy_assets.tables.column import Column, stacked
 from privacy_assets.tables.conversion import column_of
-from privacy_assets.tables.relations import determines, is_function
+from privacy_assets.tables.relations import determines
 from privacy_assets.tables.schema import ColumnSchema, Frame
 from privacy_assets.tables.text import MARKERS, Digits, is_text
 
 IS_CODE = "digits of one length are read as codes; for numbers, declare kinds: integer"
 IS_NUMBER = "digits of one length are read as numbers; for codes such as postcodes, declare kinds: categorical"
 _MAX_PRESENT = 0.5  # share of the integers between the smallest and the largest value
-_FIRST_ROWS = 500  # rows that rule out most relations
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RealColumns:
     """Columns of the real tables, which are evidence that a column of digits is a code.
 
     Attributes:
         frames: Real tables.
         schemas: Schemas of the columns by name.
-        are_typed: True if some of the columns in the tables are not text.
+        are_typed: True if some of the columns in the tables, also the subject, are not text.
         people: Subject of each row of the stacked tables, int64 (n,). None: each row is a person.
     """
 
@@ -43,6 +42,7 @@ class RealColumns:
     schemas: Mapping[str, ColumnSchema]
     are_typed: bool
     people: np.ndarray | None
+    _categories: dict[str, Column] = field(default_factory=dict)  # columns that were read as categories
 
     def has_code_role(self, name: str) -> bool:
         """Return True if the values of a column of digits determine a category as codes do.
@@ -65,23 +65,21 @@ class RealColumns:
         return self._determines(schema, category) and not _are_intervals(self._coded(schema), self._coded(category))
 
     def _determines(self, first: ColumnSchema, second: ColumnSchema) -> bool:
-        if not is_function(self._coded(first, _FIRST_ROWS), self._coded(second, _FIRST_ROWS)):
-            return False
         column = self._coded(first)
         people = self.people
         if people is None:
             people = np.arange(len(column))
         return determines(column, self._coded(second), people)
 
-    def _coded(self, schema: ColumnSchema, n_rows: int | None = None) -> Column:
-        """Return the first rows of a column of each table as categories, or all rows."""
-        if schema.kind != "categorical":
-            schema = replace(schema, kind="categorical", missing=(*schema.missing, *MARKERS))
-        parts = []
-        for frame in self.frames:
-            cells = frame[schema.name].iloc[:n_rows]
-            parts.append(column_of(cells, schema, "the tables", external=True))
-        return stacked(parts)
+    def _coded(self, schema: ColumnSchema) -> Column:
+        """Return a column of the stacked tables as categories."""
+        if schema.name not in self._categories:
+            category = schema
+            if schema.kind != "categorical":
+                category = replace(schema, kind="categorical", missing=(*schema.missing, *MARKERS))
+            parts = [column_of(frame[schema.name], category, "the tables", external=True) for frame in self.frames]
+            self._categories[schema.name] = stacked(parts)
+        return self._categories[schema.name]
 
 
 def has_type(parts: Sequence[pd.Series]) -> bool:
@@ -91,6 +89,11 @@ def has_type(parts: Sequence[pd.Series]) -> bool:
         parts: The column in each real table.
     """
     return any(not is_text(part) and not part.isna().all() for part in parts)
+
+
+def have_types(frames: Sequence[Frame]) -> bool:
+    """Return True if a column of some tables has values that are not text, such as the subject of a Parquet file."""
+    return any(has_type([frame[name]]) for frame in frames for name in frame.columns)
 
 
 def find_codes(candidates: Mapping[str, Digits], real: RealColumns) -> set[str]:

@@ -14,7 +14,7 @@ import pandas as pd
 from pandas.api.types import is_datetime64_any_dtype, is_object_dtype
 
 from privacy_assets.errors import ConfigError, InputError, did_you_mean, near_name, safe_repr
-from privacy_assets.tables.codes import IS_CODE, IS_NUMBER, RealColumns, find_codes, has_type
+from privacy_assets.tables.codes import IS_CODE, IS_NUMBER, RealColumns, find_codes, has_type, have_types
 from privacy_assets.tables.column import Column, stacked
 from privacy_assets.tables.conversion import column_of, has_zone, precision_of, unread, without_markers
 from privacy_assets.tables.declared import NOTHING, Declared
@@ -146,6 +146,7 @@ def joint_schema(
     declared: Declared = NOTHING,
     locked: Mapping[str, str] | None = None,
     people: np.ndarray | None = None,
+    are_typed: bool | None = None,
 ) -> tuple[TableSchema, tuple[str, ...]]:
     """Infer one schema of the real tables, by role and without the subject.
 
@@ -162,6 +163,8 @@ def joint_schema(
             that has several meanings: codes without a zero stay text, and days that may be months stay days. None:
             there is none.
         people: Subject of each row of the stacked tables, int64 (n,). None: each row is a person.
+        are_typed: Whether a column of the tables is not text, also one that is left out here, see :mod:`.codes`. None:
+            none is left out.
 
     Returns:
         The schema, and notes on how columns of text are read.
@@ -171,7 +174,8 @@ def joint_schema(
             text can be read in several ways.
         ConfigError: If a declaration names an unknown column or kind.
     """
-    found = columns_of(list(frames.values()), [names[role] for role in frames], kinds, declared, locked, people)
+    where = [names[role] for role in frames]
+    found = columns_of(list(frames.values()), where, kinds, declared, locked, people, are_typed)
     if doubts := {column.name: read for column, read in found if read.doubt}:
         raise _ambiguous(doubts, REAL if len(frames) > 1 else names[next(iter(frames))])
     noted = dict[str, list[str]]()
@@ -188,6 +192,7 @@ def columns_of(
     declared: Declared = NOTHING,
     locked: Mapping[str, str] | None = None,
     people: np.ndarray | None = None,
+    are_typed: bool | None = None,
 ) -> list[tuple[ColumnSchema, TextForm]]:
     """Return the schema of each column of some tables together, and how its text is read.
 
@@ -202,27 +207,27 @@ def columns_of(
     _check_declared_names(first, where, stated, declared)
     columns = dict[str, tuple[ColumnSchema, TextForm]]()
     candidates = dict[str, Digits]()
-    are_typed = False
     for name in first.columns:
         kind, form = stated.get(name, (None, None))
         parts = _parts(name, frames, names, declared)
         locked_kind = (locked or {}).get(name, "")
         schema, read = _column(name, parts, dtype_of(first, first[name]), kind, form, declared, locked_kind)
         columns[name] = (schema, read)
-        is_typed = has_type(list(parts.values()))
-        are_typed = are_typed or is_typed
-        is_free = kind is None and not locked_kind and not is_typed
+        is_free = kind is None and not locked_kind and not has_type(list(parts.values()))
         if is_free and schema.kind == "integer" and read.digits is not None:
             candidates[name] = read.digits
-    schemas = {name: schema for name, (schema, read) in columns.items() if not read.doubt}
-    codes = find_codes(candidates, RealColumns(frames, schemas, are_typed, people))
-    for name, digits in candidates.items():
-        schema, read = columns[name]
-        if name in codes:
-            dtype = dtype_of(first, first[name])
-            columns[name] = _as_code(name, _parts(name, frames, names, declared), dtype, declared)
-        elif not digits.are_years:
-            columns[name] = (schema, read.with_note(IS_NUMBER))
+    if candidates:
+        schemas = {name: schema for name, (schema, read) in columns.items() if not read.doubt}
+        if are_typed is None:
+            are_typed = have_types(frames)
+        codes = find_codes(candidates, RealColumns(frames, schemas, are_typed, people))
+        for name, digits in candidates.items():
+            if name in codes:
+                parts = _parts(name, frames, names, declared)
+                columns[name] = _as_code(name, parts, dtype_of(first, first[name]), declared)
+            elif not digits.are_years:
+                schema, read = columns[name]
+                columns[name] = (schema, read.with_note(IS_NUMBER))
     return list(columns.values())
 
 
@@ -230,6 +235,7 @@ def _as_code(
     name: str, parts: Mapping[str, pd.Series], dtype: str, declared: Declared
 ) -> tuple[ColumnSchema, TextForm]:
     """Return the schema of a column of codes, and how its text is read; see :func:`_column`."""
+    # A column that is locked as a category is read as text.
     schema, read = _column(name, parts, dtype, None, None, declared, locked="categorical")
     return schema, replace(read, note=IS_CODE)
 

@@ -14,7 +14,7 @@ that determine another.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -59,6 +59,7 @@ class Relation:
         is_declared: Whether the owner of the table declared it, instead of it being found in the real rows.
         determined: For codes and gaps: the values of the first column that determine the second one. Others, such as
             ``other`` or a prefix after the threshold rule, leave it free.
+        present: For codes: the other values of the first column with which the second one is never missing.
     """
 
     kind: RelationKind
@@ -66,6 +67,7 @@ class Relation:
     second: str
     is_declared: bool = False
     determined: tuple[Determined, ...] = ()
+    present: tuple[Any, ...] = ()
 
     @property
     def name(self) -> str:
@@ -77,44 +79,70 @@ class Relation:
         return f"{self.first} -> gaps of {self.second}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON-compatible mapping. It contains categories."""
+        """Return a JSON-compatible mapping. It contains values."""
         return {
             "kind": self.kind,
             "first": self.first,
             "second": self.second,
             "is_declared": self.is_declared,
             "determined": [list(pair) for pair in self.determined],
+            "present": list(self.present),
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Relation:
         """Create a relation from the output of :meth:`to_json`."""
         determined = tuple(Determined(*pair) for pair in data["determined"])
-        return cls(data["kind"], data["first"], data["second"], data["is_declared"], determined)
+        present = tuple(data["present"])
+        return cls(data["kind"], data["first"], data["second"], data["is_declared"], determined, present)
 
-    def of_rows(self, first: Column, second: Column) -> Relation:
+    def of_rows(
+        self, first: Column, second: Column, people: np.ndarray | None = None, min_holders: int = 1
+    ) -> Relation:
         """Return the relation with the values that determine the second column in these rows.
 
         Args:
             first: First column of the stacked real tables, as published.
             second: Second column of the same rows.
+            people: Subject of each row, int64 (n,). None: each row is a person.
+            min_holders: Minimum number of people with a value of the first column. Others leave the second one free.
         """
         if self.kind == "order":
             return self
         codes = _FirstCodes.of(first)
         answers = _AnswerCodes.of(self.kind, second)
+        n_values = len(codes.values)
         n_answers = len(answers.values)
         combinations = distinct_sorted(codes.codes * n_answers + answers.codes)
-        n_answers_of = np.bincount(combinations // n_answers, minlength=len(codes.values))
+        n_answers_of = np.bincount(combinations // n_answers, minlength=n_values)
+        is_rare = count_holders(codes.codes, people, n_values) < min_holders
         determined = []
+        has_missing = np.zeros(n_values, dtype=bool)
         for combination in combinations.tolist():
             code, answer = divmod(combination, n_answers)
             value = codes.values[code]
+            has_missing[code] |= answers.values[answer] is None
             # Rows without a postcode may have any town.
-            is_free = n_answers_of[code] > 1 or (self.kind == "code" and value is None)
+            is_free = n_answers_of[code] > 1 or is_rare[code] or (self.kind == "code" and value is None)
             if not is_free:
                 determined.append(Determined(value, answers.values[answer]))
-        return replace(self, determined=tuple(determined))
+        present = []
+        if self.kind == "code":
+            values = {pair.value for pair in determined}
+            for code in np.flatnonzero((n_answers_of > 0) & ~has_missing):
+                if codes.values[code] not in values:
+                    present.append(codes.values[code])
+        return replace(self, determined=tuple(determined), present=tuple(present))
+
+    def never_misses(self, first: Column) -> np.ndarray:
+        """Return True for rows of a code that are free, but in which the second column is never missing, bool (n,).
+
+        Args:
+            first: First column.
+        """
+        codes = _FirstCodes.of(first)
+        is_present = np.array([value in self.present for value in codes.values])
+        return np.asarray(is_present[codes.codes])
 
     def is_broken(self, first: Column, second: Column) -> np.ndarray:
         """Return True for rows that break the relation, bool (n,).
@@ -202,9 +230,10 @@ def find_relations(
     """
     by_name = {column.name: column for column in columns}
     stated = [(_parsed(name, by_name), is_kept) for name, is_kept in declared.items()]
-    found = [*_find_orders(columns, people), *_find_codes(columns, people)]
-    found += _find_gaps(columns, people, coded={relation.second for relation in found if relation.kind == "code"})
-    relations = {relation.name: relation for relation in found}
+    switched_off = {relation.name for relation, is_kept in stated if not is_kept}
+    codes = [code for code in _find_codes(columns, people) if code.name not in switched_off]
+    gaps = _find_gaps(columns, people, {code.second: code.first for code in codes})
+    relations = {relation.name: relation for relation in (*_find_orders(columns, people), *codes, *gaps)}
     for relation, is_kept in stated:
         if is_kept:
             relations[relation.name] = relation
@@ -272,17 +301,7 @@ def determines(column: Column, other: Column, people: np.ndarray) -> bool:
         other: Other column of categories of the same rows.
         people: Subject of each row, int64 (n,).
     """
-    return _Groups.of_values(column).determines(other.cells.astype(np.int64) + 1, people)
-
-
-def is_function(column: Column, other: Column) -> bool:
-    """Return True if each value of a category has one value of another category.
-
-    Args:
-        column: Column of categories.
-        other: Other column of categories of the same rows.
-    """
-    return _Groups.of_values(column).is_function(other.cells.astype(np.int64) + 1)
+    return _Groups.of_values(column).determines(_answers_of(other), people)
 
 
 # --- orders -----------------------------------------------------------------------------------------------------------
@@ -430,11 +449,15 @@ def _find_codes(columns: Sequence[Column], people: np.ndarray) -> list[Relation]
     determined_by = dict[str, str]()
     for column in columns:
         first_answers = _answers_of(column.take(slice(_FIRST_ROWS)))
-        possible = [group for group in groups if group.is_function(first_answers)]
-        answers = _answers_of(column) if possible else first_answers
+        possible = []
+        for group in groups:
+            is_circle = group.name == column.name or _ends_in(determined_by, group.name, column.name)
+            if not is_circle and group.is_function(first_answers):
+                possible.append(group)
+        if not possible:
+            continue
+        answers = _answers_of(column)
         for group in possible:
-            if group.name == column.name or _ends_in(determined_by, group.name, column.name):
-                continue
             if group.determines(answers, people):
                 determined_by[column.name] = group.name
                 break
@@ -456,22 +479,30 @@ def _ends_in(determined_by: Mapping[str, str], start: str, end: str) -> bool:
     return False
 
 
-def _find_gaps(columns: Sequence[Column], people: np.ndarray, coded: Iterable[str]) -> list[Relation]:
-    known = set(coded)  # their gaps are determined as well
+def _find_gaps(columns: Sequence[Column], people: np.ndarray, code_of: Mapping[str, str]) -> list[Relation]:
+    """Return the gaps that do not follow from codes.
+
+    Args:
+        columns: Columns of the stacked real tables.
+        people: Subject of each row, int64 (n,).
+        code_of: The column that determines each determined column.
+    """
     # Categories come before numbers, of which only the gaps count, and columns with few values before those with many.
     in_order = sorted(columns, key=lambda column: (column.kind not in _CODED, len(column.values or ())))
     groups = [_Groups.of_missing(column) for column in in_order]
     determined_by = dict[str, str]()
     for column in columns:
         is_missing = column.missing
-        if column.name in known or not is_missing.any() or is_missing.all():
+        if not is_missing.any() or is_missing.all():
             continue
         for group in groups:
-            if group.name == column.name or _ends_in(determined_by, group.name, column.name):
-                continue
-            if group.determines(is_missing.astype(np.int64), people):
+            is_circle = group.name == column.name or _ends_in(determined_by, group.name, column.name)
+            if not is_circle and group.determines(is_missing.astype(np.int64), people):
                 determined_by[column.name] = group.name
                 break
+    follows_from_code = [name for name, first in determined_by.items() if code_of.get(name) == first]
+    for name in follows_from_code:
+        del determined_by[name]
     return _in_order(columns, determined_by, "gap")
 
 

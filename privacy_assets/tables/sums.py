@@ -21,7 +21,7 @@ _MOST_COMBINATIONS = 20_000  # of parts; wider tables have sums of two columns o
 _FEW_ROWS = 64  # rows that rule out most combinations
 _FIRST_ROWS = 500  # rows that rule out most of the others
 _MIN_NONZERO = 3  # of these rows, because 0 = 0 + 0 rules out nothing
-_TOLERANCE = 1e-9  # relative to the largest number of a row
+_TOLERANCE = 1e-12  # relative to the largest number of a row
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,52 +57,58 @@ def find_sums(columns: Sequence[Column], people: np.ndarray) -> list[Sum]:
         At most one sum for each column, one of two columns if there is one.
     """
     numbers = [column for column in columns if column.kind in ("numeric", "integer")]
-    if len(numbers) < 3:
+    if comb(len(numbers), 2) > _MOST_COMBINATIONS:
         return []
-    cells = np.array([column.floats() for column in numbers])
-    names = [column.name for column in numbers]
     sums = dict[str, Sum]()
-    for total, parts in _possible_sums(cells):
-        name = names[total]
-        if name not in sums and _is_sum(cells[total], cells[list(parts)], people):
-            sums[name] = Sum(name, tuple(names[part] for part in parts))
-    return [sums[name] for name in names if name in sums]
+    for total, parts in _possible_sums(numbers):
+        if total.name not in sums and _is_sum(total, parts, people):
+            sums[total.name] = Sum(total.name, tuple(part.name for part in parts))
+    return [sums[column.name] for column in numbers if column.name in sums]
 
 
-def _possible_sums(cells: np.ndarray) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Yield the totals and their parts that agree in the first rows, sums of two columns first.
+def _possible_sums(numbers: Sequence[Column]) -> Iterator[tuple[Column, list[Column]]]:
+    """Yield the totals and their parts that agree in a few rows, sums of two columns first.
 
     Args:
-        cells: Numbers of the columns, float64 (columns, rows).
+        numbers: Columns of numbers.
     """
-    is_nonzero = ~np.isnan(cells) & (cells != 0)
-    few_rows = cells[:, np.argsort(-is_nonzero.sum(axis=0), kind="stable")[:_FEW_ROWS]]
-    n_nonzero = (~np.isnan(few_rows) & (few_rows != 0)).sum(axis=1)
-    candidates = np.flatnonzero(n_nonzero >= _MIN_NONZERO)
+    if not numbers:
+        return
+    n_nonzero = np.zeros(len(numbers[0]), dtype=np.int64)
+    for column in numbers:
+        n_nonzero += ~column.missing & (column.cells != 0)
+    few_rows = np.argsort(-n_nonzero, kind="stable")[:_FEW_ROWS]
+    cells = np.array([column.take(few_rows).floats() for column in numbers])
+    candidates = np.flatnonzero((~np.isnan(cells) & (cells != 0)).sum(axis=1) >= _MIN_NONZERO)
     for n_parts in range(2, _MOST_PARTS + 1):
         if comb(len(candidates), n_parts) > _MOST_COMBINATIONS:
             return
         parts = np.array(list(combinations(candidates, n_parts)), dtype=np.int64).reshape(-1, n_parts)
-        sums = few_rows[parts].sum(axis=1)
+        parts_cells = cells[parts]
         for total in candidates.tolist():
-            is_possible = ~_differs(few_rows[total], sums).any(axis=1) & (parts != total).all(axis=1)
+            is_possible = ~_differs(cells[total], parts_cells).any(axis=1) & (parts != total).all(axis=1)
             for position in np.flatnonzero(is_possible):
-                yield total, tuple(parts[position].tolist())
+                yield numbers[total], [numbers[part] for part in parts[position].tolist()]
 
 
-def _is_sum(total: np.ndarray, parts: np.ndarray, people: np.ndarray) -> bool:
+def _is_sum(total: Column, parts: Sequence[Column], people: np.ndarray) -> bool:
     """Return True if at least 100 people have all columns, and the parts add up to the total in their rows."""
-    if _differs(total[:_FIRST_ROWS], parts[:, :_FIRST_ROWS].sum(axis=0)).any():
-        return False
-    sums = parts.sum(axis=0)
-    if _differs(total, sums).any():
-        return False
-    has_all = ~np.isnan(total + sums)
+    for rows in (slice(_FIRST_ROWS), slice(None)):
+        total_cells = total.take(rows).floats()
+        parts_cells = np.array([part.take(rows).floats() for part in parts])
+        if _differs(total_cells, parts_cells).any():
+            return False
+    has_all = ~np.isnan(total_cells + parts_cells.sum(axis=0))
     n_people = len(distinct_sorted(people[has_all]))
-    return all(differs_if_shuffled(part[has_all], n_people) for part in parts)
+    return all(differs_if_shuffled(part[has_all], n_people) for part in parts_cells)
 
 
-def _differs(total: np.ndarray, sums: np.ndarray) -> np.ndarray:
-    """Return True where a sum is not the total. Missing values do not differ."""
-    size = np.maximum(np.abs(total), np.abs(sums))
-    return np.asarray(np.abs(total - sums) > _TOLERANCE * np.maximum(size, 1.0))
+def _differs(total: np.ndarray, parts: np.ndarray) -> np.ndarray:
+    """Return True where parts do not add up to the total. Missing values do not differ.
+
+    Args:
+        total: Numbers, float64 (rows,).
+        parts: Numbers of the parts, float64 (..., parts, rows).
+    """
+    largest = np.maximum(np.abs(parts).max(axis=-2), np.abs(total))
+    return np.asarray(np.abs(total - parts.sum(axis=-2)) > _TOLERANCE * largest)

@@ -483,9 +483,6 @@ def test_codes_of_codes_and_of_booleans() -> None:
         assert not drawn["is_north"].missing.any()
 
 
-# Without relations, and with an epsilon
-
-
 # Categories that determine numbers and times
 
 
@@ -517,9 +514,7 @@ SALES = ["price <= total", "launch <= day", "product -> price", "product -> laun
 
 @pytest.mark.parametrize("generator", [SynthPop(), BayNet(degree=2)], ids=["synthpop", "baynet"])
 @pytest.mark.parametrize("rows", [1, 2, 4 * N])
-def test_numbers_and_times_that_a_category_determines_are_kept(
-    generator: Generator, rows: int, tmp_path: Path
-) -> None:
+def test_numbers_and_times_that_a_category_determines_are_kept(generator: Generator, rows: int, tmp_path: Path) -> None:
     train = published(read(sales()))
     assert [relation.name for relation in train.relations] == SALES
     rewriting = rewriting_of(train)
@@ -551,15 +546,119 @@ def test_rows_with_other_have_a_price_of_real_rows_with_other(generator: Generat
     assert len(prices) > 30 and set(prices) == set(real.loc[real["product"] == "other", "price"])
 
 
+def test_free_rows_have_values_where_no_real_free_row_misses_one() -> None:
+    """Determined sizes are trained as missing, and leaves do not tell rare products apart."""
+    frame = sales(3 * N)
+    is_sold_loose = frame["product"].str.startswith("product 1")
+    frame["size"] = frame["size"].mask(is_sold_loose)
+    frame.loc[:89, "product"] = [f"rare {row}" for row in range(90)]
+    frame.loc[:89, "size"] = np.arange(90) % 7
+    train = published(read(frame))
+    assert train.schema["size"].nullable
+    for generator in (SynthPop(), BayNet()):
+        drawn = generator.fit(train.for_training(), seed=0).sample(6 * N, seed=0)
+        check_kept(drawn, train)
+        made = drawn.frame()
+        assert made["size"].isna().any()
+        assert made.loc[made["product"] == "other", "size"].notna().all()
+
+
+@pytest.mark.parametrize("generator", [SynthPop(), BayNet(degree=2)], ids=["synthpop", "baynet"])
+def test_an_order_between_two_columns_of_one_code_is_kept_in_free_rows(generator: Generator, tmp_path: Path) -> None:
+    frame = sales(3 * N, n_rare=200)
+    rng = np.random.default_rng(5)
+    share = np.where(frame["product"].str.startswith("rare"), rng.random(3 * N), 0.5)
+    frame.insert(1, "cost", np.round(frame["price"] * share, 2))
+    train = published(read(frame))
+    assert {"cost <= price", "product -> price", "product -> cost"} <= {one.name for one in train.relations}
+    made = generator.fit(train.for_training(), seed=0)
+    drawn = made.sample(6 * N, seed=0)
+    check_kept(drawn, train)
+    check_kept(drawn.without_rare(train.rules), train)
+    assert (drawn.frame()["product"] == "other").sum() > 100
+    made.save(tmp_path)
+    assert load_generator(tmp_path).sample(6 * N, seed=0).frame().equals(drawn.frame())
+
+
+def test_an_order_between_columns_of_two_codes_replaces_the_second_code() -> None:
+    """A looked-up price and a looked-up limit could not be moved."""
+    rng = np.random.default_rng(2)
+    product = rng.integers(0, 20, 3 * N)
+    tier = np.minimum(product // 5 + rng.integers(0, 2, 3 * N), 4)
+    frame = pd.DataFrame({
+        "product": [f"p{code}" for code in product],
+        "price": 10.0 + product // 5 * 10,
+        "tier": [f"t{code}" for code in tier],
+        "limit": 15.0 + tier * 10,
+    })  # fmt: skip
+    train = published(read(frame))
+    names = {relation.name for relation in train.relations}
+    assert {"price <= limit", "product -> price", "tier -> limit"} <= names
+    rewriting = rewriting_of(train)
+    assert [relation.name for relation in rewriting.determined] == ["product -> price"]
+    drawn = SynthPop().fit(train.for_training(), seed=0).sample(6 * N, seed=0)
+    kept = tuple(relation for relation in train.relations if relation.name != "tier -> limit")
+    check_kept(drawn, replace(train, relations=kept))
+
+
+def test_an_order_to_a_column_with_public_bounds_replaces_the_code() -> None:
+    train = read(sales(), {"product -> price": True, "price <= total": True})
+    made = PrivBayes(epsilon=5.0, bounds={"total": [0, 5_000]}).fit(train, seed=0)
+    assert isinstance(made, WithRelations)
+    assert [relation.name for relation in made.rewriting.determined] == []
+    assert [column.name for column in made.rewriting.ordered] == ["price"]
+
+
+def test_products_and_prices_that_are_missing_together_keep_other_products() -> None:
+    frame = sales(3 * N, n_rare=90)
+    frame.loc[frame.index % 5 == 4, ["product", "price"]] = None
+    train = published(read(frame[["shop", "product", "price", "day"]]))
+    assert {"product -> price", "price -> gaps of product"} <= {one.name for one in train.relations}
+    for generator in (SynthPop(), BayNet()):
+        drawn = generator.fit(train.for_training(), seed=0).sample(6 * N, seed=0)
+        check_kept(drawn, train)
+        assert 0.01 < (drawn.frame()["product"] == "other").mean() < 0.06
+
+
+def test_a_gap_of_free_rows_is_kept_next_to_a_code() -> None:
+    frame = sales(3 * N, n_rare=200)
+    kind = pd.Series(np.arange(3 * N) % 4)
+    is_rare = frame["product"].str.startswith("rare")
+    kind[~is_rare] = frame.loc[~is_rare, "product"].str[8:].astype(int) % 4
+    frame["kind"] = [f"k{code}" for code in kind]
+    frame["size"] = frame["size"].where(is_rare, frame["size"]).fillna(3.0).mask(kind == 0)
+    train = published(read(frame[["kind", "product", "size", "shop"]]))
+    assert {"product -> size", "kind -> gaps of size"} <= {one.name for one in train.relations}
+    check_kept(SynthPop().fit(train.for_training(), seed=0).sample(6 * N, seed=0), train)
+    off = read(frame[["kind", "product", "size", "shop"]], {"product -> size": False})
+    assert "kind -> gaps of size" in {one.name for one in off.relations}
+
+
+def test_a_category_of_one_person_that_a_public_list_keeps_determines_nothing() -> None:
+    frame = sales()
+    frame.loc[0, "product"] = "product 99"
+    allowed = {"product": {"values": [f"product {code}" for code in range(100)], "source": "catalogue"}}
+    table = canonical_table(frame, None, None, Declared.of(None, None, allowed))
+    train = published(table)
+    assert "product 99" in train["product"].objects()
+    (before,) = (one for one in table.relations if one.name == "product -> price")
+    (after,) = (one for one in train.relations if one.name == "product -> price")
+    assert "product 99" in dict(before.determined) and "product 99" not in dict(after.determined)
+    assert len(after.determined) == 40
+
+
 def test_privbayes_keeps_a_declared_price_unless_its_bounds_are_public() -> None:
     train = read(sales(), {"product -> price": True})
     made = PrivBayes(epsilon=5.0).fit(train, seed=0)
     drawn = made.sample(N, seed=0)
     kept = tuple(relation for relation in train.relations if relation.is_declared)
     check_kept(drawn, replace(train, relations=kept))
-    assert "ranges and determined values of price" in made.privacy.outside_guarantee
+    assert "ranges, gaps and determined values of price" in made.privacy.outside_guarantee
     bounded = PrivBayes(epsilon=5.0, bounds={"price": [0, 1_000]}).fit(train, seed=0)
     assert not isinstance(bounded, WithRelations)
+
+
+# Without relations, and with an epsilon
 
 
 @pytest.mark.parametrize("generator", [SynthPop(), BayNet(), PrivBayes()], ids=lambda generator: generator.name)
@@ -590,7 +689,7 @@ def test_privbayes_uses_declared_relations_only() -> None:
     train = read(stays(), {"postcode -> town": True, "start <= end": True})
     declared = generator.fit(train, seed=0)
     assert isinstance(declared, WithRelations)
-    assert "ranges and determined values of end, town" in declared.privacy.outside_guarantee
+    assert "ranges, gaps and determined values of end, town" in declared.privacy.outside_guarantee
     assert (declared.privacy.epsilon, declared.privacy.delta) == (5.0, 0.0)
     drawn = declared.sample(2 * N, seed=0)
     kept = tuple(relation for relation in train.relations if relation.is_declared)
@@ -614,7 +713,7 @@ def test_columns_with_public_bounds_are_not_rewritten() -> None:
     assert isinstance(made, WithRelations)
     assert [column.name for column in made.rewriting.ordered] == ["end", "middle"]
     (outside,) = (text for text in made.privacy.outside_guarantee if "determined" in text)
-    assert outside == "ranges and determined values of end, middle"
+    assert outside == "ranges, gaps and determined values of end, middle"
     assert "amount" not in str(made.privacy.outside_guarantee)
     everything = {name: [0, 50_000] for name in ("paid", "amount", "middle")}
     made = PrivBayes(epsilon=5.0, bounds=everything).fit(read(stays(), {"paid <= middle": True}), seed=0)

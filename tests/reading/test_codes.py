@@ -8,12 +8,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from privacy_assets.tables.canonical import canonical_table, synthetic_table
+from privacy_assets.cli.main import main
+from privacy_assets.tables.canonical import canonical_table, real_tables, synthetic_table
 from privacy_assets.tables.codes import has_code_name
+from privacy_assets.tables.schema import Frame
 from privacy_assets.tables.table import Table
 
 N = 900
-RNG = np.random.default_rng(0)
+RNG = np.random.default_rng(0)  # of this module
 DISTRICTS = RNG.integers(0, 30, N)
 CODES = np.array([str(10_000 + 1_237 * district) for district in range(30)])[DISTRICTS]
 TOWNS = np.array([f"town {district % 12}" for district in range(30)])[DISTRICTS]  # a town has codes between others
@@ -34,11 +36,12 @@ def csv(frame: pd.DataFrame, folder: Path) -> Path:
 
 
 def test_digits_of_one_length_in_a_typed_table_are_codes() -> None:
+    rng = np.random.default_rng(1)
     frame = pd.DataFrame(
-        {"area": CODES, "age": RNG.integers(18, 90, N), "short": (RNG.integers(100, 999, N)).astype(str)}
+        {"area": CODES, "age": rng.integers(18, 90, N), "short": (rng.integers(100, 999, N)).astype(str)}
     )
-    frame["lengths"] = RNG.integers(900, 1100, N).astype(str)
-    frame["signed"] = np.where(RNG.random(N) < 0.5, "-", "+") + frame["area"]
+    frame["lengths"] = rng.integers(900, 1100, N).astype(str)
+    frame["signed"] = np.where(rng.random(N) < 0.5, "-", "+") + frame["area"]
     assert kinds_of(read(frame)) == {
         "area": "categorical", "age": "integer", "short": "integer", "lengths": "integer", "signed": "integer",
     }  # fmt: skip
@@ -63,7 +66,8 @@ def test_digits_of_one_length_in_a_typed_table_are_codes() -> None:
 def test_digits_of_one_length_in_a_csv_file_are_codes_with_more_evidence(
     column: str, digits: np.ndarray, kind: str, tmp_path: Path
 ) -> None:
-    frame = pd.DataFrame({column: digits, "town": TOWNS, "age": RNG.integers(18, 90, N)})
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame({column: digits, "town": TOWNS, "age": rng.integers(18, 90, N)})
     table = canonical_table(csv(frame, tmp_path), None, None)
     assert kinds_of(table) == {column: kind, "town": "categorical", "age": "integer"}
     has_note = any(column in note and "kinds: " in note for note in table.notes)
@@ -98,8 +102,38 @@ def test_the_rows_of_one_person_are_no_evidence_for_a_code() -> None:
     assert kinds_of(table) == {"weight": "integer", "town": "categorical"}
 
 
+def test_rows_of_several_tables_are_evidence_together() -> None:
+    """A code of train determines its town. In the holdout it has other towns."""
+    frame = pd.DataFrame({"person": np.arange(N) // 2, "area": CODES, "town": TOWNS}).astype(str)
+    parts: dict[str, Frame] = {"train": frame.iloc[:500], "holdout": frame.iloc[500:]}
+    names = {role: role for role in parts}
+    assert kinds_of(real_tables(dict(parts), names, "person")["train"])["area"] == "categorical"
+    parts["holdout"] = parts["holdout"].assign(town=TOWNS[::-1][500:])
+    assert kinds_of(real_tables(dict(parts), names, "person")["train"])["area"] == "integer"
+
+
+def test_the_subject_of_a_typed_table_shows_that_it_has_types(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frame = pd.DataFrame({"person": np.arange(N) // 2, "area": RNG.permutation(CODES), "town": TOWNS})
+    assert kinds_of(canonical_table(frame, "person", None))["area"] == "categorical"
+    frame.to_parquet(tmp_path / "rows.parquet")
+    main(["inspect", str(tmp_path / "rows.parquet")])
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("area ")]
+    assert "categorical" in line
+
+
+def test_inspect_reads_tables_with_missing_ids(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frame = pd.DataFrame({"patient_id": np.arange(N) // 2, "area": CODES, "town": TOWNS}).astype(str)
+    frame["patient_id"] = "P" + frame["patient_id"]
+    frame.loc[::50, "patient_id"] = ""
+    main(["inspect", str(csv(frame, tmp_path))])
+    assert "  area -> town\n" in capsys.readouterr().out
+
+
 def test_a_column_that_the_lock_states_as_a_number_stays_a_number() -> None:
-    frame = pd.DataFrame({"area": CODES, "age": RNG.integers(18, 90, N)})
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame({"area": CODES, "age": rng.integers(18, 90, N)})
     locked = {"area": "number", "age": "number"}
     assert kinds_of(canonical_table(frame, None, None, locked=locked)) == {"area": "integer", "age": "integer"}
 
@@ -110,7 +144,8 @@ def test_a_declared_column_is_evidence_for_a_code() -> None:
 
 
 def test_an_empty_column_is_no_type() -> None:
-    frame = pd.DataFrame({"area": RNG.permutation(CODES), "empty": None, "town": TOWNS})
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame({"area": rng.permutation(CODES), "empty": None, "town": TOWNS})
     assert kinds_of(canonical_table(frame, None, {"empty": "categorical"}))["area"] == "integer"
 
 

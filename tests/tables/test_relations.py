@@ -136,7 +136,7 @@ def gaps(table: Sequence[Drawn], people: Sequence[int], coded: Mapping[str, str]
     determined_by = dict[str, str]()
     for second in table:
         is_gap = [value is None for value in second.values]
-        if second.name in coded or not any(is_gap):
+        if not any(is_gap):
             continue
         for first in [*sorted(categories, key=n_values), *others]:
             if second.name in determined_by or leads_to(determined_by, first.name, second.name):
@@ -144,7 +144,7 @@ def gaps(table: Sequence[Drawn], people: Sequence[int], coded: Mapping[str, str]
             groups = [value is None for value in first.values] if first in others else first.values
             if determines(groups, is_gap, people):
                 determined_by[second.name] = first.name
-    return determined_by
+    return {second: first for second, first in determined_by.items() if coded.get(second) != first}
 
 
 def expected_in(table: Sequence[Drawn], people: Sequence[int]) -> list[str]:
