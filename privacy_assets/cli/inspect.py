@@ -167,7 +167,7 @@ def _read(
 ) -> list[tuple[ColumnSchema, TextForm]]:
     """Return the schema of each column, and how its text is read.
 
-    The columns that may be the subject are read on their own, as in `run`: they are no evidence about the others.
+    As in `run`, columns that may be the subject are read on their own: others are then read as if they were not there.
     """
     from privacy_assets.tables.codes import have_types
     from privacy_assets.tables.contract import columns_of
@@ -235,7 +235,7 @@ def _relations(frames: Sequence[pd.DataFrame], columns: Sequence[Inspected], peo
     if sums:
         yield ""
         yield "sums that hold in all rows, and that published rows break:"
-        yield from (f"  {clean(found.name, 100)}" for found in sums)
+        yield from (f"  {clean(one_sum.name, 100)}" for one_sum in sums)
         yield "to keep one: drop the total, and compute it after reading"
 
 

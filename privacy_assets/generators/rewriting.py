@@ -244,11 +244,14 @@ class Rewriting:
         pairs |= implied
         determined = _in_dependency_order(_possible_codes(relations, pairs, fixed))
         looked_up = {relation.second for relation in determined if relation.kind == "code"}
-        ordered, bounded = _ordered_columns(train, pairs, fixed, looked_up)
+        ordered = _ordered_columns(train, pairs, fixed, looked_up)
+        bounded = _bounded_columns(train, pairs, looked_up)
         if not ordered and not determined:
             return None
-        with_order = {name for column in (*ordered, *bounded) for name in (column.name, *column.lows, *column.highs)}
-        rules = {name: rule for name, rule in train.rules.items() if name in with_order}
+        names_with_order = set[str]()
+        for column in (*ordered, *bounded):
+            names_with_order.update((column.name, *column.lows, *column.highs))
+        rules = {name: rule for name, rule in train.rules.items() if name in names_with_order}
         rewriting = cls(train.schema, train.schema, ordered, determined, bounded, rules)
         return replace(rewriting, rewritten_schema=rewriting._schema_of(train))
 
@@ -328,23 +331,24 @@ class Rewriting:
         Args:
             columns: Columns of the rows. They are changed.
         """
-        is_free = {
-            relation.second: relation.expected(columns[relation.first], []) < 0
-            for relation in self.determined
-            if relation.kind == "code"
-        }
-        is_final = {name: ~free for name, free in is_free.items()}
+        is_free = dict[str, np.ndarray]()
+        is_final = dict[str, np.ndarray]()
+        for relation in self.determined:
+            if relation.kind == "code":
+                is_free[relation.second] = relation.expected(columns[relation.first], []) < 0
+                is_final[relation.second] = ~is_free[relation.second]
         for column in self.bounded:
-            name = column.name
-            # Only values that will not change any more are bounds.
-            bounds = {}
-            for other in (*column.lows, *column.highs):
-                rows = np.where(is_final[other], np.arange(len(columns[other])), -1)
-                bounds[other] = columns[other].take_or_missing(rows)
+            current = columns[column.name]
+            bounds = dict[str, Column]()
+            for name in (*column.lows, *column.highs):
+                # Only values that will not change any more are bounds.
+                rows = np.where(is_final[name], np.arange(len(current)), -1)
+                bounds[name] = columns[name].take_or_missing(rows)
             low, high = column.bounds(bounds)
-            inside = column.kept_in_bounds(columns[name], self.schema[name], low, high)
-            columns[name] = replace(inside, cells=np.where(is_free[name], inside.cells, columns[name].cells))
-            is_final[name] = np.ones(len(inside), dtype=bool)
+            inside = column.kept_in_bounds(current, self.schema[column.name], low, high)
+            cells = np.where(is_free[column.name], inside.cells, current.cells)
+            columns[column.name] = replace(current, cells=cells)
+            is_final[column.name] = np.ones(len(current), dtype=bool)
 
     def _looked_up(self, relation: Relation, first: Column, free: Column, rng: np.random.Generator) -> Column:
         """Return the second column of a code: determined values, and trained ones in rows that are free."""
@@ -418,50 +422,69 @@ def _possible_codes(relations: Iterable[Relation], pairs: set[tuple[str, str]], 
         fixed: Columns that are trained as they are.
     """
     possible = list[Relation]()
-    first_of = dict[str, str]()
+    determining = dict[str, str]()  # first column by second column
     for relation in relations:
         if not relation.determined:
             continue
         if relation.kind == "code":
-            name = relation.second
-            partners = {low if high == name else high for low, high in pairs if name in (low, high)}
-            is_fixed = bool(({name} | partners) & fixed)
-            if is_fixed or any(first_of.get(partner, relation.first) != relation.first for partner in partners):
+            lows, highs = _bounds_of(relation.second, {*determining, *fixed}, pairs)
+            partners = {*lows, *highs}
+            has_other_code = any(determining.get(name, relation.first) != relation.first for name in partners)
+            if has_other_code or fixed & {relation.second, *partners}:
                 continue
-            first_of[name] = relation.first
+            determining[relation.second] = relation.first
         possible.append(relation)
     return possible
 
 
+def _bounds_of(
+    name: str, candidates: Iterable[str], pairs: set[tuple[str, str]]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the candidates that are never above a column, and those that are never below it."""
+    lows = tuple(other for other in candidates if (other, name) in pairs)
+    highs = tuple(other for other in candidates if (name, other) in pairs)
+    return lows, highs
+
+
 def _ordered_columns(
     train: Table, pairs: set[tuple[str, str]], fixed: set[str], looked_up: set[str]
-) -> tuple[list[OrderedColumn], list[OrderedColumn]]:
-    """Return the columns that are trained as distances, and columns of codes with an order between them.
+) -> list[OrderedColumn]:
+    """Return the columns that are trained as distances, each after the columns that bound it.
 
     Args:
         train: Training rows.
         pairs: Columns with an order, the lower one first.
         fixed: Columns that are trained as they are.
-        looked_up: Columns that a category determines. They bound the columns that are trained as distances.
+        looked_up: Columns that a category determines. They bound others, and are not trained as distances.
     """
-    names = train.schema.names
     ordered = []
-    bounded = []
-    earlier = [name for name in names if name in looked_up]
-    for name in names:
-        others = looked_up if name in looked_up else earlier
-        lows = [other for other in names if other in others and (other, name) in pairs]
-        highs = [other for other in names if other in others and (name, other) in pairs]
-        if name not in looked_up:
-            earlier.append(name)
-        if not (lows or highs) or name in fixed or train[name].missing.all():
-            continue
+    earlier = [name for name in train.schema.names if name in looked_up]
+    for name in train.schema.names:
         if name in looked_up:
-            levels = distinct_sorted(train[name].present().floats())
-            bounded.append(OrderedColumn(name, tuple(lows), tuple(highs), "between", levels))
-        else:
+            continue
+        lows, highs = _bounds_of(name, earlier, pairs)
+        earlier.append(name)
+        if (lows or highs) and name not in fixed and not train[name].missing.all():
             ordered.append(OrderedColumn.of(train, name, lows, highs))
-    return ordered, bounded
+    return ordered
+
+
+def _bounded_columns(train: Table, pairs: set[tuple[str, str]], looked_up: set[str]) -> list[OrderedColumn]:
+    """Return the columns that a category determines and that have an order between them.
+
+    Args:
+        train: Training rows.
+        pairs: Columns with an order, the lower one first.
+        looked_up: Columns that a category determines.
+    """
+    names = [name for name in train.schema.names if name in looked_up]
+    bounded = []
+    for name in names:
+        lows, highs = _bounds_of(name, names, pairs)
+        if (lows or highs) and not train[name].missing.all():
+            levels = distinct_sorted(train[name].present().floats())
+            bounded.append(OrderedColumn(name, lows, highs, "between", levels))
+    return bounded
 
 
 def _holds(low: str, high: str, train: Table) -> bool:

@@ -173,10 +173,10 @@ def _sum_notes(schema: TableSchema, parts: Mapping[str, Sequence[Column]], peopl
     """
     columns = [stacked(parts[name]) for name in schema.measured.names]
     notes = []
-    for found in find_sums(columns, people):
-        drop = yaml_text({"drop": [found.total]})
+    for one_sum in find_sums(columns, people):
+        drop = yaml_text({"drop": [one_sum.total]})
         notes.append(
-            f"In all real rows, {found.name}. Published rows need not add up. Fix: drop {safe_repr(found.total)}"
+            f"In all real rows, {one_sum.name}. Published rows need not add up. Fix: drop {safe_repr(one_sum.total)}"
             f" (data: {drop}), and compute it after reading."
         )
     return notes

@@ -93,7 +93,8 @@ def has_type(parts: Sequence[pd.Series]) -> bool:
 
 def have_types(frames: Sequence[Frame]) -> bool:
     """Return True if a column of some tables has values that are not text, such as the subject of a Parquet file."""
-    return any(has_type([frame[name]]) for frame in frames for name in frame.columns)
+    columns = [frame[name] for frame in frames for name in frame.columns]
+    return any(has_type([column]) for column in columns)
 
 
 def find_codes(candidates: Mapping[str, Digits], real: RealColumns) -> set[str]:

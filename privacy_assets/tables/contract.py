@@ -216,18 +216,19 @@ def columns_of(
         is_free = kind is None and not locked_kind and not has_type(list(parts.values()))
         if is_free and schema.kind == "integer" and read.digits is not None:
             candidates[name] = read.digits
-    if candidates:
-        schemas = {name: schema for name, (schema, read) in columns.items() if not read.doubt}
-        if are_typed is None:
-            are_typed = have_types(frames)
-        codes = find_codes(candidates, RealColumns(frames, schemas, are_typed, people))
-        for name, digits in candidates.items():
-            if name in codes:
-                parts = _parts(name, frames, names, declared)
-                columns[name] = _as_code(name, parts, dtype_of(first, first[name]), declared)
-            elif not digits.are_years:
-                schema, read = columns[name]
-                columns[name] = (schema, read.with_note(IS_NUMBER))
+    if not candidates:
+        return list(columns.values())
+    if are_typed is None:
+        are_typed = have_types(frames)
+    schemas = {name: schema for name, (schema, read) in columns.items() if not read.doubt}
+    codes = find_codes(candidates, RealColumns(frames, schemas, are_typed, people))
+    for name, digits in candidates.items():
+        schema, read = columns[name]
+        if name in codes:
+            parts = _parts(name, frames, names, declared)
+            columns[name] = _as_code(name, parts, dtype_of(first, first[name]), declared)
+        elif not digits.are_years:
+            columns[name] = (schema, read.with_note(IS_NUMBER))
     return list(columns.values())
 
 
