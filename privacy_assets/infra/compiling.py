@@ -6,11 +6,15 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numba
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, UserProvidedCacheLocator
+
+from privacy_assets.errors import ConfigError
+from privacy_assets.infra.files import check_code
 
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 _LOGGER = logging.getLogger(__name__)
@@ -66,8 +70,8 @@ class _Cache(FunctionCache):
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a function, cached on disk.
 
-    The cache is in NUMBA_CACHE_DIR, else next to the file, else in the user's cache folder. If none can be used, the
-    function is compiled in each process. NUMBA_DISABLE_JIT does not apply, because the functions would take hours.
+    The cache is in NUMBA_CACHE_DIR, else next to the file, else in the user's cache folder. If none can be used, or other
+    users can write to it, the function is compiled in each process. NUMBA_DISABLE_JIT does not apply, because the functions would take hours.
 
     The first call compiles while the user waits. Kernels should therefore take scratch arrays as arguments, loop over
     cells instead of using whole-array expressions, and avoid composite numpy functions (``sort``, ``unique``,
@@ -76,8 +80,31 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     with _compiler():
         dispatcher = numba.njit(**_OPTIONS)(function)
     with suppress(RuntimeError, OSError):  # there is no folder for it
-        dispatcher._cache = _Cache(dispatcher.py_func)  # as numba.njit(cache=True) does
+        cache = _Cache(dispatcher.py_func)  # as numba.njit(cache=True) does
+        owner = os.stat(dispatcher.py_func.__code__.co_filename).st_uid
+        if _is_trusted(Path(cache.cache_path), owner):
+            dispatcher._cache = cache
     return dispatcher
+
+
+@lru_cache
+def _is_trusted(folder: Path, owner: int) -> bool:
+    """Return True if no other user than root can change the functions in a folder. They run with the rights of the user.
+
+    If one can, this is logged once.
+
+    Args:
+        folder: Folder of compiled functions.
+        owner: Id of the user to whom their source belongs, who may change them as well.
+    """
+    try:
+        check_code(folder, owner)
+        for file in sorted(folder.iterdir()):
+            check_code(file, owner)
+    except ConfigError as error:
+        _LOGGER.warning("functions are compiled in memory, because the cache cannot be trusted: %s", error)
+        return False
+    return True
 
 
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -259,6 +259,27 @@ def check_kept(path: Path, believed: int | None = None) -> None:
     check_above(path, believed)
 
 
+def check_code(path: Path, believed: int) -> None:
+    """Raise ConfigError if another user than the current one and root can change or replace ``path``, which is run.
+
+    As in :func:`check_kept`, but a group whose only member is the owner may write.
+
+    Args:
+        path: File or folder.
+        believed: Id of a further user who may change it, such as the owner of the source.
+
+    Raises:
+        ConfigError: If there is such a user.
+        OSError: If it does not exist.
+    """
+    facts = path.stat()
+    if facts.st_uid not in {0, os.getuid(), believed}:
+        raise ConfigError(f"{path} belongs to another user (uid {facts.st_uid}). Fix: remove it, or chown it.")
+    if _others_write(facts):
+        raise ConfigError(f"{path}: other users may write to it. Fix: chmod go-w {path}.{_fs_group(facts)}")
+    check_above(path, believed)
+
+
 def check_above(path: Path, believed: int | None = None) -> None:
     """Raise ConfigError if a folder above ``path`` permits another user to replace it.
 

@@ -14,6 +14,8 @@ from pathlib import Path
 import numba
 import pytest
 
+from privacy_assets.infra import compiling
+
 MODULE = """from privacy_assets.infra.compiling import compiled
 
 
@@ -59,6 +61,64 @@ def double(tmp_path, monkeypatch):
 
     yield load
     sys.modules.pop("installed", None)
+
+
+def cached_in(folder, double, monkeypatch):
+    """Call the function with a cache in a folder, and return whether its code came from there."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(folder))
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(folder))
+    compiling._is_trusted.cache_clear()
+    function = double()
+    assert function(21) == 42
+    return bool(sum(function.stats.cache_hits.values()))
+
+
+@pytest.mark.parametrize("writable", ["folder", "below", "index", "data", "above"])
+def test_code_that_others_can_write_is_not_run(double, tmp_path, caplog, monkeypatch, writable):
+    above = tmp_path / "above"
+    folder = above / "cache"
+    folder.mkdir(parents=True, mode=0o700)
+    assert not cached_in(folder, double, monkeypatch)
+    assert cached_in(folder, double, monkeypatch) and not caplog.text
+    (index,) = folder.rglob("*.nbi")
+    (data,) = folder.rglob("*.nbc")
+    places = {"folder": folder, "below": index.parent, "index": index, "data": data, "above": above}
+    places[writable].chmod(0o777)
+    assert not cached_in(folder, double, monkeypatch)
+    assert caplog.text.count("functions are compiled in memory") == 1
+    assert "chmod go-w" in caplog.text and str(places[writable]) in caplog.text
+
+
+def test_a_cache_of_another_user_is_not_run(double, tmp_path, caplog, monkeypatch):
+    """In a sticky folder, another user can create the folder of the cache first."""
+    tmp_path.chmod(0o1777)
+    folder = tmp_path / "cache"
+    folder.mkdir(mode=0o700)
+    assert not cached_in(folder, double, monkeypatch)
+    assert cached_in(folder, double, monkeypatch) and not caplog.text
+    (index,) = folder.rglob("*.nbi")
+    facts = os.stat
+
+    def as_another(path, *args, **kwargs):
+        found = facts(path, *args, **kwargs)
+        if str(path) != str(index.parent):
+            return found
+        values = list(found)
+        values[4] = os.getuid() + 1
+        return os.stat_result(values)
+
+    monkeypatch.setattr(os, "stat", as_another)
+    assert not cached_in(folder, double, monkeypatch)
+    assert "belongs to another user" in caplog.text
+
+
+def test_a_cache_that_only_the_own_group_can_write_is_used(double, tmp_path, monkeypatch):
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    folder.chmod(0o770)
+    monkeypatch.setattr("privacy_assets.infra.files._others_write", lambda facts: bool(facts.st_mode & 0o002))
+    assert not cached_in(folder, double, monkeypatch)
+    assert cached_in(folder, double, monkeypatch)
 
 
 @pytest.mark.parametrize("damage", [b"", b"damaged"])
