@@ -70,8 +70,9 @@ class _Cache(FunctionCache):
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a function, cached on disk.
 
-    The cache is in NUMBA_CACHE_DIR, else next to the file, else in the user's cache folder. If none can be used, or other
-    users can write to it, the function is compiled in each process. NUMBA_DISABLE_JIT does not apply, because the functions would take hours.
+    The cache is in NUMBA_CACHE_DIR, else next to the file, else in the user's cache folder. If none can be used, or if
+    other users can write to it, the function is compiled in each process. NUMBA_DISABLE_JIT does not apply, because the
+    functions would take hours.
 
     The first call compiles while the user waits. Kernels should therefore take scratch arrays as arguments, loop over
     cells instead of using whole-array expressions, and avoid composite numpy functions (``sort``, ``unique``,
@@ -89,7 +90,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @lru_cache
 def _is_trusted(folder: Path, owner: int) -> bool:
-    """Return True if no other user than root can change the functions in a folder. They run with the rights of the user.
+    """Return True if no other user than root can change the functions in a folder, and so run code as this user.
 
     If one can, this is logged once.
 
