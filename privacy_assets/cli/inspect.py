@@ -228,7 +228,7 @@ def _relations(frames: Sequence[pd.DataFrame], columns: Sequence[Inspected], peo
     relations = find_relations(read, person_codes)
     if relations:
         yield ""
-        yield "relations that hold in all rows, and that the built-in generators keep:"
+        yield "relations that hold in all rows, and that synthpop and baynet keep:"
         yield from (f"  {clean(relation.name, 100)}" for relation in relations)
         yield "to switch one off: data: {relations: {NAME: false}}"
     sums = find_sums(read, person_codes)

@@ -30,7 +30,7 @@ from privacy_assets.generators.base import (
 )
 from privacy_assets.tables.column import DAY, Column, distinct_sorted
 from privacy_assets.tables.conversion import rounded
-from privacy_assets.tables.relations import Relation
+from privacy_assets.tables.relations import Relation, closure, orders_of
 from privacy_assets.tables.schema import ColumnSchema, TableSchema
 from privacy_assets.tables.table import Table
 from privacy_assets.tables.threshold_rule import ColumnRule, load_rules, save_rules
@@ -237,11 +237,9 @@ class Rewriting:
         """
         relations = list(relations)
         fixed = set(fixed)
-        orders = [relation for relation in relations if relation.kind == "order"]
-        pairs = {(order.first, order.second) for order in orders}
+        orders = {(relation.first, relation.second) for relation in relations if relation.kind == "order"}
         # With gaps in b, a <= b and b <= c do not imply a <= c.
-        implied = {(low, high) for low, high in _closure(pairs) if _holds(low, high, train)}
-        pairs |= implied
+        pairs = orders | {(low, high) for low, high in orders_of(relations) if _holds(low, high, train)}
         determined = _in_dependency_order(_possible_codes(relations, pairs, fixed))
         looked_up = {relation.second for relation in determined if relation.kind == "code"}
         ordered = _ordered_columns(train, pairs, fixed, looked_up)
@@ -400,16 +398,6 @@ class Rewriting:
         return cls(schema, rewritten_schema, ordered, determined, bounded, rules)
 
 
-def _closure(pairs: set[tuple[str, str]]) -> set[tuple[str, str]]:
-    """Return the pairs of columns that have an order, also through other columns."""
-    closed = set(pairs)
-    while True:
-        more = {(low, high) for low, middle in closed for start, high in closed if middle == start} - closed
-        if not more:
-            return closed
-        closed |= more
-
-
 def _possible_codes(relations: Iterable[Relation], pairs: set[tuple[str, str]], fixed: set[str]) -> list[Relation]:
     """Return codes and gaps, without the codes of columns whose order could not be kept.
 
@@ -513,7 +501,7 @@ def _without_circles(codes: Sequence[Relation]) -> list[Relation]:
     """Return codes without those whose second column determines the first one: one of them must be trained."""
     kept = list[Relation]()
     for relation in codes:
-        determined_by_second = _closure({(one.first, one.second) for one in kept})
+        determined_by_second = closure({(one.first, one.second) for one in kept})
         if (relation.second, relation.first) not in determined_by_second:
             kept.append(relation)
     return kept

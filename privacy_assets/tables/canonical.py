@@ -151,7 +151,7 @@ def without_rare_values(
     if people is None:
         people = np.arange(sum(map(len, tables.values())))
     parts = {name: [table[name] for table in tables.values()] for name in schema.names}
-    rule = make_rule(schema, parts, people, min_holders, prefixes, bounded)
+    rule = make_rule(schema, parts, people, min_holders, prefixes, bounded, tables["train"].relations)
     columns = [published_schema(column, rule.columns.get(column.name)) for column in schema.columns]
     published = TableSchema(tuple(columns))
     notes = [*notes_of(rule, schema, prefixes), *_sum_notes(schema, parts, people)]

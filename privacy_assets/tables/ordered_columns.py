@@ -1,9 +1,10 @@
 """Columns that share their levels, so that one of them is never above the other after the threshold rule, either.
 
-Examples are ``paid <= amount`` and ``start <= end``. Two columns of the same kind and dtype share their levels if
-a <= b in all real rows that have both (of at least 100 subjects), levels of their own would break this in at least one
-row, and each of them keeps at least half of its levels. Without the last condition, accidental orders would destroy
-columns. The pair that would break most rows comes first. A pair that joins others is judged for all of them.
+Examples are ``paid <= amount`` and ``start <= end``. Two columns of the same kind and dtype share their levels if they
+have an order (:mod:`.relations`), levels of their own would break it in at least one row, and each of them keeps at
+least half of its levels. The pair that would break most rows comes first. A pair that joins others is judged for all of
+them. A column that a category determines, such as a price, keeps levels of its own, because users compare it with the
+category.
 """
 
 from __future__ import annotations
@@ -16,11 +17,10 @@ import numpy as np
 
 from privacy_assets.tables.column import Column, distinct_sorted
 from privacy_assets.tables.published_levels import Levels, PresentCells, make_levels
+from privacy_assets.tables.relations import Relation, orders_of
 from privacy_assets.tables.schema import ColumnSchema
 
-_MIN_PEOPLE = 100  # subjects with both values of an ordered pair
 _MIN_KEPT = 0.5  # share of its own levels that a column keeps if it shares levels
-_FIRST_ROWS = 200  # rows that rule out most pairs
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,21 +100,23 @@ class SharedLevels(NamedTuple):
     ordered: Sequence[OrderedPair]
 
 
-def share_levels(columns: Sequence[NumberColumn], k: int) -> SharedLevels:
+def share_levels(columns: Sequence[NumberColumn], k: int, relations: Sequence[Relation]) -> SharedLevels:
     """Return the levels of columns, some of which share theirs.
 
     Args:
         columns: Columns of one table, with the same rows.
         k: Minimum number of subjects.
+        relations: Relations of the real rows.
     """
     by_name = {column.schema.name: column for column in columns}
     levels = {name: column.levels for name, column in by_name.items()}
-    ordered = _ordered_pairs(columns)
+    ordered = _ordered_pairs(by_name, relations)
+    determined = {relation.second for relation in relations if relation.kind == "code"}
     published = {name: by_name[name].published() for pair in ordered for name in (pair.low, pair.high)}
     pairs = broken_pairs(ordered, published)
     sets: dict[str, tuple[str, ...]] = {name: (name,) for name in by_name}
     for pair in sorted(pairs, key=lambda pair: -pair.n_broken):
-        if sets[pair.low] == sets[pair.high]:
+        if sets[pair.low] == sets[pair.high] or determined & {pair.low, pair.high}:
             continue
         names = sets[pair.low] + sets[pair.high]
         members = [by_name[name] for name in names]
@@ -126,28 +128,20 @@ def share_levels(columns: Sequence[NumberColumn], k: int) -> SharedLevels:
     return SharedLevels(levels, shared, ordered)
 
 
-def _ordered_pairs(columns: Sequence[NumberColumn]) -> list[OrderedPair]:
+def _ordered_pairs(columns: Mapping[str, NumberColumn], relations: Sequence[Relation]) -> list[OrderedPair]:
     """Return the pairs of columns of the same kind and dtype that have an order in all real rows with both."""
-    by_form = dict[tuple[str, str], list[NumberColumn]]()
-    for column in columns:
-        if len(column.levels):
-            by_form.setdefault((column.schema.kind, column.schema.dtype), []).append(column)
     pairs = []
-    for alike in by_form.values():
-        first_rows = np.array([column.column.take(slice(_FIRST_ROWS)).floats() for column in alike])
-        for low, cells in zip(alike, first_rows, strict=True):
-            is_possible = ~(cells > first_rows).any(axis=1)
-            for i in np.flatnonzero(is_possible):
-                if alike[i] is not low and _is_ordered(low, alike[i]):
-                    pairs.append(OrderedPair(low.schema.name, alike[i].schema.name, 0, 0))
+    for low_name, high_name in sorted(orders_of(relations)):
+        low = columns.get(low_name)
+        high = columns.get(high_name)
+        if low is None or high is None or not len(low.levels) or not len(high.levels):
+            continue
+        has_one_form = (low.schema.kind, low.schema.dtype) == (high.schema.kind, high.schema.dtype)
+        # With gaps in b, a <= b and b <= c do not imply a <= c.
+        has_both = ~(low.column.missing | high.column.missing)
+        if has_one_form and not (has_both & (low.column.cells > high.column.cells)).any():
+            pairs.append(OrderedPair(low_name, high_name, 0, 0))
     return pairs
-
-
-def _is_ordered(low: NumberColumn, high: NumberColumn) -> bool:
-    has_both = ~(low.column.missing | high.column.missing)
-    if (has_both & (low.column.cells > high.column.cells)).any():
-        return False
-    return len(distinct_sorted(low.people[has_both])) >= _MIN_PEOPLE
 
 
 def broken_pairs(ordered: Sequence[OrderedPair], published: Mapping[str, Column]) -> list[OrderedPair]:

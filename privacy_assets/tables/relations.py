@@ -14,14 +14,15 @@ that determine another.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import pandas as pd
 
-from privacy_assets.errors import ConfigError, safe_repr
+from privacy_assets.errors import ConfigError, near_name, safe_repr
 from privacy_assets.tables.column import Column, distinct_sorted
 from privacy_assets.tables.published_categories import count_holders
 
@@ -242,17 +243,41 @@ def find_relations(
     return [_with_determined(relation, by_name) for relation in relations.values()]
 
 
+def orders_of(relations: Iterable[Relation]) -> set[tuple[str, str]]:
+    """Return the pairs of columns with an order, the lower one first, also through other columns."""
+    return closure({(relation.first, relation.second) for relation in relations if relation.kind == "order"})
+
+
+def closure(pairs: set[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Return the pairs, and (a, c) for each (a, b) and (b, c)."""
+    closed = set(pairs)
+    while True:
+        more = {(low, high) for low, middle in closed for start, high in closed if middle == start} - closed
+        if not more:
+            return closed
+        closed |= more
+
+
 def _parsed(name: str, columns: Mapping[str, Column]) -> Relation:
-    """Return the declared relation of a name.
+    """Return the declared relation of a name. Names of columns may contain the signs.
 
     Raises:
         ConfigError: If it is not a relation of two columns.
     """
     kinds: tuple[tuple[RelationKind, str], ...] = (("order", " <= "), ("gap", " -> gaps of "), ("code", " -> "))
+    unknown = ""
     for kind, sign in kinds:
-        first, found, second = name.partition(sign)
-        if found and first in columns and second in columns and first != second:
-            return Relation(kind, first, second, is_declared=True)
+        parts = name.split(sign)
+        for n_first in range(1, len(parts)):
+            first = sign.join(parts[:n_first])
+            second = sign.join(parts[n_first:])
+            if first in columns and second in columns and first != second:
+                return Relation(kind, first, second, is_declared=True)
+            unknown = unknown or next((part for part in (first, second) if part not in columns), "")
+    if unknown:
+        hint = near_name(unknown, columns)
+        text = f"relations: {safe_repr(name)} names {safe_repr(unknown)}, which is not a published column."
+        raise ConfigError(f"{text} Fix: write two columns of the table without the subject.{hint}")
     fix = "Fix: write a relation of two columns of the table, such as 'start <= end' or 'postcode -> town'"
     raise ConfigError(f"relations: {safe_repr(name)} is not a relation of two columns. {fix}.")
 
@@ -279,18 +304,21 @@ def _check_declared(relation: Relation, first: Column, second: Column) -> None:
         raise ConfigError(f"relations: {name} needs a first column of categories. Fix: remove it.")
     is_broken = _is_broken_by_real_rows(relation, first, second)
     if is_broken.any():
-        share = float(is_broken.mean())
-        raise ConfigError(f"relations: real rows break {name} in {share:.1%} of the rows. Fix: remove it.")
+        rows = f"{int(is_broken.sum()):,} of {len(is_broken):,} real rows break {name}"
+        raise ConfigError(f"relations: {rows}. Fix: correct these rows, or remove the relation.")
 
 
 def _is_broken_by_real_rows(relation: Relation, first: Column, second: Column) -> np.ndarray:
-    """Return True for rows out of order, and for those whose value has several answers, bool (n,)."""
+    """Return True for rows out of order, and for those without the most frequent answer of their value, bool (n,)."""
     if relation.kind == "order":
         return relation.is_broken(first, second)
-    is_free = relation.of_rows(first, second).expected(first, []) == _FREE
+    rows = pd.DataFrame({"code": _FirstCodes.of(first).codes, "answer": _AnswerCodes.of(relation.kind, second).codes})
+    by_frequency = rows.value_counts().reset_index()
+    expected = by_frequency.drop_duplicates("code").set_index("code")["answer"]
+    is_broken = rows["answer"].to_numpy() != expected.loc[rows["code"]].to_numpy()
     if relation.kind == "code":
-        return np.asarray(is_free & ~first.missing)
-    return np.asarray(is_free)
+        is_broken &= ~first.missing
+    return np.asarray(is_broken)
 
 
 def determines(column: Column, other: Column, people: np.ndarray) -> bool:
@@ -317,7 +345,8 @@ def _find_orders(columns: Sequence[Column], people: np.ndarray) -> list[Relation
             if not is_mutual and _is_order(low, high, people):
                 pairs.add((low.name, high.name))
     places = {column.name: place for place, column in enumerate(columns)}
-    kept = [(low, high) for low, high in pairs if not _follows_from_others(low, high, pairs)]
+    by_name = {column.name: column for column in columns}
+    kept = [(low, high) for low, high in pairs if not _follows_from_others(by_name[low], by_name[high], pairs, by_name)]
     in_order = sorted(kept, key=lambda pair: (places[pair[0]], places[pair[1]]))
     return [Relation("order", low, high) for low, high in in_order]
 
@@ -369,9 +398,14 @@ def _is_no_coincidence(share_if_shuffled: float, n_people: float) -> bool:
     return share_if_shuffled >= _MIN_SHARE and share_if_shuffled * n_people >= _MIN_BROKEN
 
 
-def _follows_from_others(low: str, high: str, pairs: set[tuple[str, str]]) -> bool:
-    """Return True if there is a column between both."""
-    return any((low, middle) in pairs for middle, upper in pairs if upper == high and middle != low)
+def _follows_from_others(low: Column, high: Column, pairs: set[tuple[str, str]], columns: Mapping[str, Column]) -> bool:
+    """Return True if a column is between both in all rows that have both."""
+    has_both = ~(low.missing | high.missing)
+    for middle, upper in pairs:
+        is_between = upper == high.name and middle != low.name and (low.name, middle) in pairs
+        if is_between and not (has_both & columns[middle].missing).any():
+            return True
+    return False
 
 
 # --- codes and gaps ---------------------------------------------------------------------------------------------------

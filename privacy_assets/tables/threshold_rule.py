@@ -25,6 +25,7 @@ from privacy_assets.tables.ordered_columns import NumberColumn, OrderedPair, bro
 from privacy_assets.tables.precision import Precision, decimals_of, unit_of, whole_decimals_of
 from privacy_assets.tables.published_categories import OTHER, RealCategories, count_holders, recode, recode_booleans
 from privacy_assets.tables.published_levels import Levels
+from privacy_assets.tables.relations import Relation
 from privacy_assets.tables.schema import ColumnSchema, TableSchema, yaml_text
 
 _NOTED = 0.2  # share of replaced cells above which the note suggests prefixes
@@ -220,6 +221,7 @@ def make_rule(
     min_holders: int,
     prefixes: Mapping[str, Sequence[int]],
     bounded: Collection[str] = (),
+    relations: Sequence[Relation] = (),
 ) -> ThresholdRule:
     """Make the rule of the columns of a release, without generated ones.
 
@@ -230,6 +232,7 @@ def make_rule(
         min_holders: Minimum number of subjects that share a published value.
         prefixes: Lengths of the prefixes to which rare categories may be shortened, by column.
         bounded: Columns of numbers with public bounds of a generator that states an epsilon. They stay as they are.
+        relations: Relations of the real rows, whose orders are kept where possible.
     """
     rules = dict[str, ColumnRule]()
     numbers = dict[str, NumberColumn]()
@@ -241,7 +244,8 @@ def make_rule(
             rules[column.name] = _category_rule(column, whole, people, min_holders, prefixes.get(column.name, ()))
         else:
             numbers[column.name] = NumberColumn.of(column, whole, people, min_holders, _public_cells(column))
-    sharing = share_levels([number for number in numbers.values() if not number.schema.source], min_holders)
+    without_list = [number for number in numbers.values() if not number.schema.source]
+    sharing = share_levels(without_list, min_holders, relations)
     for name, number in numbers.items():
         levels = sharing.levels.get(name, number.levels)
         rules[name] = _number_rule(number, levels, min_holders)

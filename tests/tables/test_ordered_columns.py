@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from privacy_assets.tables.canonical import real_tables, without_rare_values
 from privacy_assets.tables.ordered_columns import (
     NumberColumn,
     OrderedPair,
@@ -14,6 +15,7 @@ from privacy_assets.tables.ordered_columns import (
     broken_pairs,
     share_levels,
 )
+from privacy_assets.tables.relations import find_relations
 from privacy_assets.tables.table import Table
 
 K, N = 5, 1_000
@@ -21,7 +23,8 @@ K, N = 5, 1_000
 
 def shared(table: Table) -> SharedLevels:
     people = np.arange(len(table))
-    return share_levels([NumberColumn.of(table.schema[name], table[name], people, K) for name in table.columns], K)
+    columns = [NumberColumn.of(table.schema[name], table[name], people, K) for name in table.columns]
+    return share_levels(columns, K, find_relations(list(table.columns.values()), people))
 
 
 def broken(table: Table, found: SharedLevels) -> list[OrderedPair]:
@@ -127,3 +130,31 @@ def test_the_order_of_columns_does_not_matter() -> None:
     second = shared(frame(dict(reversed(list(columns.items())))))
     for name in columns:
         assert first.levels[name].equals(second.levels[name])
+
+
+def test_a_chance_order_takes_no_value() -> None:
+    """Nobody who smokes has fewer cigarettes than points of satisfaction, by chance. Few smoke exactly 4."""
+    rng = np.random.default_rng(7)
+    points = rng.integers(1, 6, N).astype(float)
+    cigarettes = np.full(N, np.nan)
+    cigarettes[:300] = np.maximum(rng.integers(5, 40, 300), points[:300])
+    cigarettes[:2] = points[:2] = 4
+    table = frame({"points": points, "cigarettes": cigarettes})
+    after = shared(table)
+    assert not after.shared
+    assert set(published(table, after, "points")) == {1, 2, 3, 4, 5}
+
+
+def test_a_price_of_a_product_keeps_its_value() -> None:
+    import pandas as pd
+
+    rng = np.random.default_rng(8)
+    price = np.round(rng.lognormal(3, 1, 20), 2)
+    product = rng.integers(0, 20, N)
+    total = np.round(price[product] * (1 + 0.01 * rng.integers(0, 300, N)), 2)
+    rows = pd.DataFrame({"product": [f"p{code}" for code in product], "price": price[product], "total": total})
+    real = real_tables({"train": rows}, {"train": "train"})
+    assert [relation.name for relation in real["train"].relations] == ["price <= total", "product -> price"]
+    train = without_rare_values(real, K)["train"]
+    assert np.array_equal(train["price"].cells, rows["price"])
+    assert (train["total"].cells != rows["total"]).any()
