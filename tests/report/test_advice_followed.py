@@ -163,7 +163,7 @@ PIPELINE, DROP = "Let the pipeline make the table with a built-in generator", "D
     ("generator", "cause", "words"),
     [
         ({"name": TREES, "settings": {"min_samples_leaf": 1, "shrinkage": 0}}, "copied rows", [LARGER]),
-        ({"name": TREES, "settings": {"min_samples_leaf": 20, "shrinkage": 0}}, "over-fitting", [LARGER]),
+        ({"name": TREES, "settings": {"min_samples_leaf": 15, "shrinkage": 0}}, "over-fitting", [LARGER]),
         (EXACT_NUMBERS, "over-fitting", [LARGER, OTHER]),
         ({"name": FUNCTION + "few_copies"}, "copied rows", [FILTER, OTHER]),
         ({"name": FUNCTION + "copula"}, "over-fitting", [OTHER]),
