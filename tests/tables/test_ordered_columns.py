@@ -133,7 +133,7 @@ def test_the_order_of_columns_does_not_matter() -> None:
 
 
 def test_a_chance_order_takes_no_value() -> None:
-    """Nobody who smokes has fewer cigarettes than points of satisfaction, by chance. Few smoke exactly 4."""
+    """By chance, all smokers have at least as many cigarettes as points of satisfaction. Few smoke exactly 4."""
     rng = np.random.default_rng(7)
     points = rng.integers(1, 6, N).astype(float)
     cigarettes = np.full(N, np.nan)
