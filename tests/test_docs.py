@@ -390,7 +390,7 @@ def test_the_default_limits_are_those_of_the_registry() -> None:
 
 
 def test_the_bypasses_of_the_page_are_those_with_a_test() -> None:
-    """Numbers from 1 without gaps, each on the page of the gate and in the name of a test; the page and SECURITY count them."""
+    """Each number is on the page of the gate and in the name of a test; the page and SECURITY count them."""
     tested: set[int] = set()
     for path in (ROOT / "tests").rglob("test_*.py"):
         for numbers in re.findall(r"def test_routes?_([\d_and]+?)_[a-z]", path.read_text(encoding="utf-8")):

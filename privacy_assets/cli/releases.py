@@ -170,9 +170,10 @@ def _move(
     key = SigningKey(settings.signing_key_file(), SIGNING_VARIABLE, settings.trusted())
     before = current_id(store, target, settings.trusted())[0]
     gate = Gate(store.root, private, key, b"")
+    same_rows: list[ReleaseTarget] = []
     try:
         if options.withdraw:
-            gate.withdraw(target, name, why)
+            same_rows = gate.withdraw(target, name, why)
         else:
             gate.roll_back(target, name)
     except PublicationRefused as error:
@@ -186,6 +187,8 @@ def _move(
     elif options.withdraw:
         now = f"{after} is current" if after else "no release is current, so readers get an error until there is one"
         say(f"{target}: {name} was withdrawn and removed; {now}.")
+        for other in same_rows:
+            say(f"The current release of {other} has the same rows. Readers still get it. Fix: withdraw it as well.")
     elif before == name:
         say(f"{target}: {before} is the current release already.")
     else:

@@ -448,7 +448,8 @@ class Gate:
         records; the lock of the table, and that the table is not stopped; engine, policy, settings and verdict; that
         the attestation names this snapshot and its bytes; that the signed results in the private folder meet the
         policy; that these rows never failed in any run; that no later attestation exists; that the rows were not
-        published and later replaced, rolled back or withdrawn; that the log does not end before the current release;
+        published and later replaced or rolled back, or withdrawn in any partition; that the log does not end before the
+        current release;
         and that the disclosure was measured with the current ledger. If a check fails, the previous release stays
         current. Repeating the call completes an interrupted publication. If the release is current, it only renews the
         time of its pointer, see :class:`.Pointer`.
@@ -485,7 +486,9 @@ class Gate:
             check_memory(state.failures(policy, stated.content, self._part(target, setup)))
             before = state.history(target)
             found = [one for one in before if one.same(stated.sha256, stated.content)]
-            if found and (found[-1] != before[-1] or state.is_withdrawn(stated.sha256, stated.content)):
+            if state.is_withdrawn(stated.sha256, stated.content):
+                raise Superseded("these rows were withdrawn, which holds for all partitions of the table")
+            if found and found[-1] != before[-1]:
                 raise replaced(max((name for name in ids if name.endswith(found[-1].sha256[:12])), default=""))
             if found and found[-1].sha256 == stated.sha256:
                 return None  # readers have it already, or this call completes an interrupted one
@@ -632,8 +635,8 @@ class Gate:
         return release
 
     @_reporting()
-    def withdraw(self, target: ReleaseTarget, name: str, why: str) -> bool:
-        """Remove a release for good: it can neither be published nor made current again.
+    def withdraw(self, target: ReleaseTarget, name: str, why: str) -> list[ReleaseTarget]:
+        """Remove a release for good: its rows can neither be published nor made current again, in any partition.
 
         If it is current, readers get an error until another release is current. The disclosed rows stay disclosed,
         so the ledger of the table does not change. Repeating the call completes an interrupted one.
@@ -644,7 +647,7 @@ class Gate:
             why: Reason, which is signed.
 
         Returns:
-            Whether the release was current.
+            Other partitions whose last release has the same rows. Their readers still get them.
 
         Raises:
             PublicationRefused: If a store cannot be read or written.
@@ -663,7 +666,28 @@ class Gate:
         if current:
             self.store.point(target, "", pointer, still)
         self.store.remove(target, [release])
-        return current
+        return self._partitions_with(target, known)
+
+    def _partitions_with(self, target: ReleaseTarget, rows: Any) -> list[ReleaseTarget]:
+        """Return the other partitions whose current release has the same rows.
+
+        Args:
+            target: Table and partition.
+            rows: ``sha256`` and ``content`` of the rows.
+        """
+        state = self.log.state(target.table)
+        partitions = list[ReleaseTarget]()
+        for other in self.store.targets(target.table):
+            shown = state.history(other)
+            if other == target or not shown or not shown[-1].same(rows.sha256, rows.content):
+                continue
+            try:
+                is_current = bool(self.store.pointer(other, self.key.trusted).release)
+            except (InputError, PublicationRefused):
+                is_current = True  # its readers cannot be asked
+            if is_current:
+                partitions.append(other)
+        return partitions
 
     @_reporting()
     def prune(self, target: ReleaseTarget, keep: int, days: float, *, dry_run: bool = False) -> list[str]:

@@ -484,9 +484,9 @@ def test_a_withdrawn_release_is_gone_for_good(gate: Gate) -> None:
     made = [parts[0].publish()]
     parts.append(chain(gate, 2))
     made.append(parts[1].publish())
-    assert gate.withdraw(PLACE, made[0].id, "a person asked for it") is False
+    assert gate.withdraw(PLACE, made[0].id, "a person asked for it") == []
     assert gate.store.history(PLACE) == [made[1]] and len(read(gate)) == 3
-    assert gate.withdraw(PLACE, made[1].id, "a leak") is True
+    assert gate.withdraw(PLACE, made[1].id, "a leak") == []
     assert gate.store.history(PLACE) == []
     with pytest.raises(Exception, match="was withdrawn"):
         read(gate)
@@ -500,6 +500,28 @@ def test_a_withdrawn_release_is_gone_for_good(gate: Gate) -> None:
     assert events(gate).count("withdrawal") == 2
 
 
+def test_route_55_withdrawn_rows_in_another_partition(local: Gate) -> None:
+    first = chain(local, 1).publish()
+    elsewhere = chain(local, 1, target=MONDAY)
+    assert elsewhere.publish()
+    assert local.withdraw(PLACE, first.id, "a person asked for it") == [MONDAY]
+    with refused(Superseded) as superseded:
+        elsewhere.publish()
+    assert "withdrawn, which holds for all partitions" in str(superseded.value)
+    again = local.store.history(MONDAY)[0]
+    with refused(Superseded):
+        local.roll_back(MONDAY, again.id)
+    assert local.withdraw(MONDAY, again.id, "the same rows") == []
+    for part in (
+        chain(local, 1),
+        chain(local, 1, target=MONDAY),
+        chain(local, frame=rows(1).iloc[::-1], target=MONDAY),
+    ):
+        with refused(Superseded):
+            part.publish()
+    assert chain(local, 2, target=MONDAY).publish()
+
+
 def test_a_withdrawal_that_died_is_finished_by_the_next_call(local: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     found = chain(local, 1).publish()
 
@@ -511,5 +533,5 @@ def test_a_withdrawal_that_died_is_finished_by_the_next_call(local: Gate, monkey
         local.withdraw(PLACE, found.id, "a leak")
     with refused(Superseded):
         local.roll_back(PLACE, found.id)
-    assert local.withdraw(PLACE, found.id, "a leak") in (True, False)
+    assert local.withdraw(PLACE, found.id, "a leak") == []
     assert local.store.history(PLACE) == []
