@@ -260,7 +260,7 @@ MUTATIONS = [
     ),
     Mutation(
         "publishing does not ask the memory of failures",
-        "gate/gate.py", "check_memory(state.failures(policy, stated.content, self._part(target, setup)))", "pass",
+        "gate/gate.py", "check_memory(state.failures(policy, stated, self._part(target, setup)))", "pass",
         ("gate/test_failures.py",),
     ),
     Mutation(

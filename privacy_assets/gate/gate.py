@@ -129,11 +129,11 @@ class Gate:
         """Record a verdict, unless the log has one at least as bad with the same failed limits for these rows."""
 
         def make(state: LogState) -> Facts | None:
-            rows, target = snapshot.content, snapshot.target
-            new = [limit for limit in failed_limits(outcomes) if not state.has_failed(rows, target, limit)]
-            if not new and GRADES.index(state.verdicts.get(rows, "")) >= GRADES.index(status):
+            content = snapshot.content
+            new = [limit for limit in failed_limits(outcomes) if not state.has_failed(snapshot, limit)]
+            if not new and GRADES.index(state.verdicts.get(content, "")) >= GRADES.index(status):
                 return None
-            return {"content": rows, "status": status, "failed": new}
+            return {"content": content, "sha256": snapshot.sha256, "status": status, "failed": new}
 
         self.log.append(snapshot.target, "verdict", make)
 
@@ -218,8 +218,8 @@ class Gate:
             filtered: See ``filter`` of :class:`.Snapshot`.
             generator: See :class:`.Snapshot`.
             replaced: See :class:`.Snapshot`.
-            before: Rows before rare values were replaced, by which failures and attempts are remembered: the
-                replacement depends on the real tables. None: ``table``.
+            before: Rows before rare values were replaced, by which attempts and, besides the published ones, failures
+                are remembered: the replacement depends on the real tables. None: ``table``.
 
         Returns:
             The snapshot and its signed record.
@@ -354,7 +354,7 @@ class Gate:
         results = {name: self.result(sealed, snapshot) for name, sealed in scores.items()}
         for name, result in results.items():
             check_result(result, inputs, metrics.get(name), setup["seed"])
-        remembered = state.failures(policy, snapshot.content, self._part(snapshot.target, setup))
+        remembered = state.failures(policy, snapshot, self._part(snapshot.target, setup))
         attempt = self.attempt(snapshot)
         verdict = policy.judge(results, attempt)
         ledgers = [self._opened(one, "result", snapshot.target).body.get("ledger") for one in scores.values()]
@@ -483,7 +483,7 @@ class Gate:
 
         def make(state: LogState) -> Facts | None:
             state.check_not_stopped(target.table)
-            check_memory(state.failures(policy, stated.content, self._part(target, setup)))
+            check_memory(state.failures(policy, stated, self._part(target, setup)))
             before = state.history(target)
             found = [one for one in before if one.same(stated.sha256, stated.content)]
             if state.is_withdrawn(stated.sha256, stated.content):
@@ -628,7 +628,7 @@ class Gate:
             if not any(one.sha256 == stated.sha256 for one in state.history(target)):
                 raise Superseded(f"release {name} was never current")
             part = self._part(target, stated.setup)
-            check_memory(state.failures(stated.attested_policy(), stated.content, part))
+            check_memory(state.failures(stated.attested_policy(), stated, part))
             return {"sha256": stated.sha256, "content": stated.content}
 
         self.store.point(target, name, *self._recorded(target, "rollback", make))

@@ -14,7 +14,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from privacy_assets.errors import NotTrusted, PublicationRefused, StoreUnavailable, TableStopped
 from privacy_assets.gate.keys import SigningKey
@@ -32,6 +32,10 @@ from privacy_assets.infra.files import create_once, names, private_folder, put_a
 from privacy_assets.infra.objects import Location
 from privacy_assets.policy import Limit, LimitOutcome, Policy
 from privacy_assets.version import ENGINE_VERSION
+
+if TYPE_CHECKING:
+    from privacy_assets.gate.attestation import Attestation
+    from privacy_assets.gate.snapshot import Snapshot
 
 LAST, MOST = 7, 3  # more than MOST "fail" in the last LAST verdicts of a table or partition stop the table
 GRADES = ("", "undecided", "pass", "fail")  # a further verdict on the same rows is recorded if it is higher
@@ -75,7 +79,7 @@ class LogState:
         released: Number of attempts before the last release.
         verdicts: Worst verdict by content.
         recent: Content, verdict ("pass" or "fail") and part of the latest verdicts since the last acceptance, in order.
-        failed: Failed limits: content, part, and the fields of the limit.
+        failed: Failed limits: content, hash of the published rows, part, and the fields of the limit.
         shown: Releases and rollbacks, in order.
         moves: Number of the pointer to the current release, by part.
         withdrawn: Hash and content of withdrawn releases.
@@ -122,7 +126,8 @@ class LogState:
                 known = {**self.verdicts, content: body["status"]}
                 recent = [one for one in self.recent if one[0] != content]
                 recent += [(content, body["status"], part)] if body["status"] != "undecided" else []
-                failed = ({"content": content, "part": part, **limit} for limit in body["failed"])
+                rows = {"content": content, "sha256": body["sha256"], "part": part}
+                failed = ({**rows, **limit} for limit in body["failed"])
                 return replace(state, verdicts=known, recent=tuple(recent[-200:]), failed=(*self.failed, *failed))
             case "release" | "rollback":
                 shown = Shown(part, body["number"], body["sha256"], content)
@@ -158,22 +163,28 @@ class LogState:
         """Return True if a release of this file or these rows was withdrawn."""
         return any(sha256 == one or content == other for one, other in self.withdrawn)
 
-    def has_failed(self, content: str, target: ReleaseTarget, limit: Mapping[str, Any]) -> bool:
+    def has_failed(self, rows: Snapshot, limit: Mapping[str, Any]) -> bool:
         """Return True if these rows failed exactly this limit, see :func:`failed_limits`."""
-        asked = {"content": content, "part": target.part, **limit, "reason": ""}
+        asked = {"content": rows.content, "sha256": rows.sha256, "part": rows.target.part, **limit, "reason": ""}
         return any(asked == {**one, "reason": ""} for one in self.failed)
 
-    def failures(self, policy: Policy, content: str, part: str | None) -> list[str]:
+    def failures(self, policy: Policy, rows: Snapshot | Attestation, part: str | None) -> list[str]:
         """Return the limits that these rows failed earlier and for which ``policy`` has one at least as strict.
 
-        Neither adding a limit to the policy nor loosening one temporarily removes a failure.
+        Rows are the same if they are equal before or after rare values were replaced: a supplier who changes a cell
+        within the group that the threshold rule publishes gets no further try. Neither adding a limit to the policy nor
+        loosening one temporarily removes a failure.
 
         Args:
             policy: Policy in force.
-            content: Keyed fingerprint of the rows.
+            rows: The rows, with ``content`` before and ``sha256`` after the replacement.
             part: Partition, see :attr:`.ReleaseTarget.part`. None: all.
         """
-        own = [one for one in self.failed if one["content"] == content and part in (None, one["part"])]
+        own = []
+        for one in self.failed:
+            is_same = one["content"] == rows.content or one["sha256"] == rows.sha256
+            if is_same and part in (None, one["part"]):
+                own.append(one)
         strict = [one for one in own if any(_as_strict(limit, one) for limit in policy.limits)]
         found = [Limit(**{name: one[name] for name in _SIDES}) for one in strict]
         return [f"{one.key} {'at most' if one.at_least is None else 'at least'} {one.value:g}" for one in found]

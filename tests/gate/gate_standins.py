@@ -188,7 +188,7 @@ def pointing(gate: Gate, target: ReleaseTarget = PLACE, number: int = 1) -> Call
 
 def record(gate: Gate, status: str, content: str, target: ReleaseTarget = PLACE) -> None:
     """Append a verdict to the log."""
-    gate.log.append(target, "verdict", lambda _: {"content": content, "status": status, "failed": []})
+    gate.log.append(target, "verdict", lambda _: {"content": content, "sha256": "", "status": status, "failed": []})
 
 
 def events(gate: Gate, table: str = "patients") -> list[str]:

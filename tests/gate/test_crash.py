@@ -183,7 +183,7 @@ def test_nothing_is_signed_without_the_record_of_its_failure(deployment: Deploym
         return gate.attest(snapshot, POLICY, signed(gate, snapshot, measured), INPUTS, METRICS, SETUP)
 
     def remembered(gate: Gate) -> bool:
-        return bool(gate.log.state("patients").failures(POLICY, gate.snapshot(taken, PLACE).content, None))
+        return bool(gate.log.state("patients").failures(POLICY, gate.snapshot(taken, PLACE), None))
 
     calls = deployment.calls(judge)
     assert "write" in calls

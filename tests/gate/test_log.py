@@ -304,7 +304,7 @@ def test_an_early_entry_that_was_changed_has_no_effect_and_is_named(local: Gate,
     problems = {number: problem for number, _, problem in local.log.entries("patients") if problem}
     assert 2 in problems
     if (folder_of(local) / "00000002").exists():
-        found = local.log.state("patients").failures(POLICY, failed.snapshot.content, None)
+        found = local.log.state("patients").failures(POLICY, failed.snapshot, None)
         assert found == ["dcr.privacy_score at most 0.1"]
 
 
@@ -415,7 +415,7 @@ def test_a_forged_entry_does_not_become_true_by_an_acceptance(local: Gate, tmp_p
     number = local.log.state("patients").number
     for event, more in (
         ("accept", {"reason": "forged", "lost": 0, "state": asdict(LogState())}),
-        ("verdict", {"content": failed.snapshot.content, "status": "pass", "failed": []}),
+        ("verdict", {"content": failed.snapshot.content, "sha256": "", "status": "pass", "failed": []}),
         ("release", {"content": "c", "sha256": "s", "ledger": ""}),
     ):
         number += 1
@@ -427,7 +427,7 @@ def test_a_forged_entry_does_not_become_true_by_an_acceptance(local: Gate, tmp_p
         local.log.state("patients")
     local.accept("patients", "an entry was damaged")
     state = local.log.state("patients")
-    assert state.failures(POLICY, failed.snapshot.content, None) == ["dcr.privacy_score at most 0.1"]
+    assert state.failures(POLICY, failed.snapshot, None) == ["dcr.privacy_score at most 0.1"]
     assert state.attempts == before.attempts and state.next_attempt(PLACE.part) == 2
 
 
