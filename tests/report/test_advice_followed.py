@@ -359,7 +359,7 @@ def test_a_poor_fit_gets_smaller_leaves_or_another_generator(generator: dict[str
     check_followed(before, pipeline(**settings_in(what), **fits), what)
 
 
-FIT = {"name": "fit", "limits": [{"statistic": "fidelity.pair_similarity", "at_least": 0.88}]}
+FIT = {"name": "fit", "limits": [{"statistic": "fidelity.pair_similarity", "at_least": 0.9}]}
 
 
 @pytest.mark.slow
