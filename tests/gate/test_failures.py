@@ -109,7 +109,7 @@ def test_a_second_look_that_passes_is_attested_as_a_failure_and_refused(gate: Ga
         again.publish()
 
 
-def test_route_56_a_cell_is_changed_within_the_group_that_is_published(gate: Gate) -> None:
+def test_route_63_a_cell_is_changed_within_the_group_that_is_published(gate: Gate) -> None:
     """The supplier tries again with other rows, from which the threshold rule makes the same ones."""
     published = Table.read(FRAME)
     tries = []
