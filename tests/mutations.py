@@ -254,6 +254,11 @@ MUTATIONS = [
         ("gate/test_running.py",),
     ),
     Mutation(
+        "a pointer of the future is young",
+        "gate/release.py", "        if is_ahead(self.at):", "        if False:",
+        ("gate/test_every_place.py",),
+    ),
+    Mutation(
         "failures are not remembered",
         "gate/log.py", 'if outcome.status == "fail"]', "if False]",
         ("gate/test_failures.py",),

@@ -68,7 +68,8 @@ def verify_file(
         releases: Release folder.
         attestation: Path of the attestation. None: ``attestation.json`` next to the file, or those of releases with
             these bytes.
-        max_age: Maximum time since the publisher confirmed that this is the current release. None: it need not be.
+        max_age: Maximum time since the publisher confirmed that this is the current release. A time more than 10
+            minutes in the future is refused. None: it need not be.
 
     Raises:
         InputError: If a file cannot be read.

@@ -405,6 +405,10 @@ def test_a_file_that_is_too_old_or_not_current_is_refused_on_request(home: Deplo
     (folder / "latest.json").write_bytes(old.sealed(PATIENTS, home.gate.key))
     assert "last confirmed" in home("verify", file, "--max-age", 1, status=1).out
     home("verify", file)
+    ahead = replace(pointer, at=pointer.at + dt.timedelta(hours=2))
+    (folder / "latest.json").write_bytes(ahead.sealed(PATIENTS, home.gate.key))
+    assert "10 minutes in the future" in " ".join(home("verify", file, "--max-age", 1, status=1).out.split())
+    home("verify", file)
     home.publish(PATIENTS, seed=1)
     assert "It is not the current release" in home("verify", file, "--max-age", 1, status=1).out
     assert "expected more than 0 and at most" in home("verify", file, "--max-age", 0, status=2).err

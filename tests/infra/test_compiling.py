@@ -74,7 +74,7 @@ def cached_in(folder, double, monkeypatch):
 
 
 @pytest.mark.parametrize("writable", ["folder", "below", "index", "data", "above"])
-def test_code_that_others_can_write_is_not_run(double, tmp_path, caplog, monkeypatch, writable):
+def test_route_54_code_that_others_can_write_is_not_run(double, tmp_path, caplog, monkeypatch, writable):
     above = tmp_path / "above"
     folder = above / "cache"
     folder.mkdir(parents=True, mode=0o700)
