@@ -9,11 +9,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from gate_standins import at_most
 
-from privacy_assets.errors import TableBusy, with_advice
+from privacy_assets.errors import StoreUnavailable, TableBusy, with_advice
 from privacy_assets.infra import objects
 from privacy_assets.infra.objects import Location, ObjectPath
 from privacy_assets.pipeline import running
@@ -108,13 +111,68 @@ def test_the_lock_of_a_run_that_ended_is_taken_over_at_once(private: Location) -
         assert json.loads(file_of(private).read_bytes())["run"] == "second"
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"run": 1}', b'{"run": "a", "started": 0, "seen": "x"}'])
-def test_a_damaged_lock_blocks_no_run(private: Location, data: bytes) -> None:
+def refused_for(file: Location, run: Lease) -> None:
+    """Check that a run is refused with the path of its lock and the fix, and does not wait."""
+    with at_most(20), pytest.raises(StoreUnavailable) as refused, run.held(never):
+        raise AssertionError
+    assert str(file) in str(refused.value) and not refused.value.retry
+    assert "then remove" in with_advice(refused.value) or "Fix: remove" in with_advice(refused.value)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"run": 1}',
+        b'{"run": "a", "started": 0, "seen": "x"}',
+        b'{"run": "a", "started": 0, "seen": 1e300}',
+        b'{"run": "a", "started": 1e300, "seen": %d}',
+        b'{"run": "a", "started": NaN, "seen": %d}',
+        b'{"run": "a", "started": 0, "seen": NaN}',
+        b'{"run": "a", "started": -Infinity, "seen": %d}',
+        b'{"run": "a", "started": 0, "seen": 1' + 400 * b"0" + b"}",
+        b"[" * 100_000,
+    ],
+)
+def test_a_damaged_lock_starts_no_second_run(private: Location, data: bytes) -> None:
+    """Its run may be in progress, so a user decides."""
     seen(private, 0)
     file = file_of(private)
+    data = data.replace(b"%d", f"{time.time():.0f}".encode())
     _ = file.write_bytes(data) if isinstance(file, Path) else file.put(data)
+    refused_for(file, lease(private, "second"))
+    refused_for(file, lease(private, "a"))
+    file.unlink()
     with lease(private, "second").held(never):
         assert json.loads(file_of(private).read_bytes())["run"] == "second"
+
+
+def dangling(file: Path) -> None:
+    file.symlink_to("nowhere")
+
+
+def link(file: Path) -> None:
+    file.with_name("elsewhere").write_bytes(json.dumps({"run": "first", "started": 0, "seen": 0}).encode())
+    file.symlink_to("elsewhere")
+
+
+@pytest.mark.parametrize("make", [dangling, link, Path.mkdir, os.mkfifo])
+@pytest.mark.parametrize("above", [False, True], ids=["lock", "folder of locks"])
+def test_what_is_no_file_in_the_place_of_a_lock_is_named(
+    tmp_path: Path, make: Callable[[Path], Any], above: bool
+) -> None:
+    private = tmp_path / "private"
+    file = private / "running" if above else file_of(private)
+    if above and make is Path.mkdir:
+        return
+    file.parent.mkdir(parents=True)
+    make(file)
+    refused_for(file, lease(private, "first"))
+    file.rmdir() if make is Path.mkdir else file.unlink()
+    with lease(private, "first").held(never):
+        pass
 
 
 def test_a_long_step_shows_signs_of_life(private: Location, monkeypatch: pytest.MonkeyPatch) -> None:
