@@ -11,11 +11,13 @@ from __future__ import annotations
 import datetime as dt
 import errno
 import json
+import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from privacy_assets.errors import PrivacyAssetsError, StoreUnavailable, TableBusy, is_showable
@@ -35,17 +37,29 @@ class Holder:
         run: Id of the run.
         started: Time at which the run took the lease, in seconds since 1970.
         seen: Time of its last sign of life.
+        process: Id of the process of its last step.
+        host: Name of the machine of this process.
     """
 
     run: str
     started: float
     seen: float
+    process: int
+    host: str
 
     @classmethod
     def of(cls, data: bytes) -> Holder:
         """Create from the bytes of a lease, or raise an error if they are not those of one."""
         stored = json.loads(data)
-        return cls(str(stored["run"]), _time(stored["started"]), _time(stored["seen"]))
+        started, seen = _time(stored["started"]), _time(stored["seen"])
+        return cls(str(stored["run"]), started, seen, int(stored["process"]), str(stored["host"]))
+
+    def __str__(self) -> str:
+        """Return run, process, host and start."""
+        run = self.run if is_showable(self.run) else self.run[:8]
+        host = f" on {self.host}" if is_showable(self.host) else ""
+        at = time.strftime("%d %b at %H:%M", time.gmtime(self.started))
+        return f"run {run} (process {self.process}{host}) started on {at} UTC"
 
 
 def _time(stored: Any) -> float:
@@ -117,10 +131,7 @@ class Lease:
         is_silent = abs(time.time() - holder.seen) >= SILENT  # a time in the future means that a clock was wrong
         if is_silent or ended(holder.run):
             return
-        run = holder.run if is_showable(holder.run) else holder.run[:8]
-        at = time.strftime("%d %b at %H:%M", time.gmtime(holder.started))
-        text = f"run {run} started on {at} UTC is still in progress"
-        raise TableBusy(f"{self.table}: {text}", table=self.table, run=holder.run)
+        raise TableBusy(f"{self.table}: {holder} is still in progress", table=self.table, run=holder.run)
 
     def _show_signs(self, stop: threading.Event) -> None:
         last = False
@@ -158,7 +169,8 @@ class Lease:
         return refusal
 
     def _entry(self, started: float) -> bytes:
-        return json.dumps({"run": self.owner, "started": started, "seen": time.time()}).encode()
+        holder = Holder(self.owner, started, time.time(), os.getpid(), socket.gethostname())
+        return json.dumps(asdict(holder)).encode()
 
     @property
     def _file(self) -> Location:

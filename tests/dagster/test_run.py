@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -18,8 +19,10 @@ from standins import LENIENT, failures, people, refusal, resources, run
 
 from privacy_assets import TableSpec, build_privacy_assets
 from privacy_assets.cli.main import main
+from privacy_assets.gate.deployment import DeploymentSettings
 from privacy_assets.gate.releases import ReleaseStore, default_trusted
 from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.pipeline.running import Lease
 
 DCR = {"metrics": ["dcr"], "embedder": False}
 
@@ -115,6 +118,19 @@ def test_a_table_that_is_undecided_has_a_page_and_no_release(place: Path, capsys
     assert "release      none: the policy does not hold (1 of 1 limits" in capsys.readouterr().out
     assert not ReleaseStore(place / "alone/releases").history(ReleaseTarget("people"))
     assert json.loads((place / "reports/people/report.json").read_text())["verdict"] == "undecided"
+
+
+def test_a_run_of_a_table_that_another_run_holds_names_its_process(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = written(place)
+    deployment = DeploymentSettings(releases=str(place / "alone/releases")).open()
+    with Lease(deployment.gate().private, "people", "nightly").held(lambda run: False):
+        assert ours(place, table) == 1
+        told = capsys.readouterr().err
+        assert f"people: run nightly (process {os.getpid()} on {socket.gethostname()}) started on " in told
+        refused = refusal(theirs(place, table, "alone"), "source")
+        assert f"people: run nightly (process {os.getpid()} on {socket.gethostname()}) started on " in refused
 
 
 def links_to_nothing(file: Path) -> None:

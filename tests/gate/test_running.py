@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -46,7 +47,7 @@ def file_of(private: Location) -> Location:
 def seen(private: Location, seconds_ago: float, run: str = "first") -> None:
     """Write a lease whose last sign of life was some seconds ago."""
     file, now = file_of(private), time.time()
-    data = json.dumps({"run": run, "started": 0.0, "seen": now - seconds_ago}).encode()
+    data = json.dumps({"run": run, "started": 0.0, "seen": now - seconds_ago, "process": 7, "host": "node-3"}).encode()
     if isinstance(file, Path):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(data)
@@ -61,8 +62,8 @@ def test_a_second_run_stops_with_one_sentence(private: Location) -> None:
         raise AssertionError
     at = time.strftime("%d %b at %H:%M", time.gmtime(json.loads(file_of(private).read_bytes())["started"]))
     assert with_advice(refused.value) == (
-        f"patients: run first started on {at} UTC is still in progress. Fix: wait for it, or terminate it; then run"
-        " again. The lock of a killed run ends after 5 minutes."
+        f"patients: run first (process {os.getpid()} on {socket.gethostname()}) started on {at} UTC is still in"
+        " progress. Fix: wait for it, or terminate it; then run again. The lock of a killed run ends after 5 minutes."
     )
     assert refused.value.retry and (refused.value.table, refused.value.run) == ("patients", "first")
     with lease(private, "second", "visits").held(never):  # another table
@@ -89,6 +90,19 @@ def test_an_error_frees_the_lock_but_not_that_of_another_run(private: Location) 
         with pytest.raises(TableBusy), lease(private, "first").held(never):
             raise AssertionError
         assert json.loads(file_of(private).read_bytes())["run"] == "second"
+
+
+def test_the_process_of_the_last_step_is_named_and_a_strange_host_is_not(private: Location) -> None:
+    seen(private, 0)
+    with pytest.raises(TableBusy, match=r"run first \(process 7 on node-3\) started on 01 Jan at 00:00 UTC"):
+        lease(private, "second")._take(never)
+    with lease(private, "first").held(never):
+        assert json.loads(file_of(private).read_bytes())["process"] == os.getpid()
+    file = file_of(private)
+    data = json.dumps({**json.loads(file.read_bytes()), "host": "a\nb"}).encode()
+    _ = file.write_bytes(data) if isinstance(file, Path) else file.put(data)
+    with pytest.raises(TableBusy, match=rf"run first \(process {os.getpid()}\) started on"):
+        lease(private, "second")._take(never)
 
 
 @pytest.mark.parametrize(
@@ -127,12 +141,14 @@ def refused_for(file: Location, run: Lease) -> None:
         b"[]",
         b'{"run": 1}',
         b'{"run": "a", "started": 0, "seen": "x"}',
-        b'{"run": "a", "started": 0, "seen": 1e300}',
-        b'{"run": "a", "started": 1e300, "seen": %d}',
-        b'{"run": "a", "started": NaN, "seen": %d}',
-        b'{"run": "a", "started": 0, "seen": NaN}',
-        b'{"run": "a", "started": -Infinity, "seen": %d}',
-        b'{"run": "a", "started": 0, "seen": 1' + 400 * b"0" + b"}",
+        b'{"run": "a", "started": 0, "seen": 1e300, "process": 7, "host": "h"}',
+        b'{"run": "a", "started": 1e300, "seen": %d, "process": 7, "host": "h"}',
+        b'{"run": "a", "started": NaN, "seen": %d, "process": 7, "host": "h"}',
+        b'{"run": "a", "started": 0, "seen": NaN, "process": 7, "host": "h"}',
+        b'{"run": "a", "started": -Infinity, "seen": %d, "process": 7, "host": "h"}',
+        b'{"run": "a", "process": 7, "host": "h", "started": 0, "seen": 1' + 400 * b"0" + b"}",
+        b'{"run": "a", "started": 0, "seen": %d, "process": "x", "host": "h"}',
+        b'{"run": "a", "started": 0, "seen": %d, "process": Infinity, "host": "h"}',
         b"[" * 100_000,
     ],
 )
