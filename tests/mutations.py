@@ -259,6 +259,18 @@ MUTATIONS = [
         ("gate/test_every_place.py",),
     ),
     Mutation(
+        "an old copy of the release folder with a withdrawn release is whole",
+        "gate/verification.py", "    if log.is_withdrawn(stated.sha256, stated.content):", "    if False:",
+        ("cli/test_cli_gate.py",),
+    ),
+    Mutation(
+        "a broken lock of a run is free",
+        "pipeline/running.py",
+        "raise StoreUnavailable(text, path=str(self._file), errno=errno.EINVAL, fix=fix) from None",
+        'return Holder("", 0.0, 0.0, 0, "")',
+        ("gate/test_running.py",),
+    ),
+    Mutation(
         "failures are not remembered",
         "gate/log.py", 'if outcome.status == "fail"]', "if False]",
         ("gate/test_failures.py",),

@@ -363,7 +363,7 @@ class Log:
         for before, number in pairwise([0, *sorted(entries)]):
             if number - before > _MOST_MISSING:
                 path = str(self._folder(table) / _name(number))
-                text = f"{path}: no table has so many entries"
+                text = f"{path}: implausible entry number"
                 raise StoreUnavailable(text, path=path, errno=errno.EINVAL, fix="remove this file")
         return entries
 

@@ -164,8 +164,8 @@ def test_route_59_a_lock_of_a_run_or_an_entry_of_the_log_that_blocks_the_table(
     capsys.readouterr()
     assert ours(place, table) == 1
     assert main(["accept", "people", "--reason", "tried", f"--releases={place / 'alone/releases'}"]) == 2
-    assert capsys.readouterr().err.count(f"{file}: no table has so many entries. Fix: remove this file.") == 2
-    assert f"{file}: no table has so many entries" in refusal(theirs(place, table, "alone"), "source")
+    assert capsys.readouterr().err.count(f"{file}: implausible entry number. Fix: remove this file.") == 2
+    assert f"{file}: implausible entry number" in refusal(theirs(place, table, "alone"), "source")
     file.unlink()
     assert ours(place, table) == 0
 
