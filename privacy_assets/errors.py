@@ -30,6 +30,7 @@ _LONGEST_SHOWN = 80  # longest string, in characters, that is quoted in a messag
 # A retry fails again: something is missing, not permitted or of another kind, or the disk is read-only.
 _PERMANENT = (
     errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EROFS, errno.ENAMETOOLONG,
+    errno.EINVAL,
 )  # fmt: skip
 
 

@@ -250,7 +250,24 @@ MUTATIONS = [
     ),
     Mutation(
         "two runs of a table at the same time",
-        "pipeline/running.py", 'and not ended(run := found["run"]):', 'and not (run := found["run"]):',
+        "pipeline/running.py", "if is_silent or ended(holder.run):", "if True:",
+        ("gate/test_running.py",),
+    ),
+    Mutation(
+        "a pointer of the future is young",
+        "gate/release.py", "        if is_ahead(self.at):", "        if False:",
+        ("gate/test_every_place.py",),
+    ),
+    Mutation(
+        "an old copy of the release folder with a withdrawn release is whole",
+        "gate/verification.py", "    if log.is_withdrawn(stated.sha256, stated.content):", "    if False:",
+        ("cli/test_cli_gate.py",),
+    ),
+    Mutation(
+        "a broken lock of a run is free",
+        "pipeline/running.py",
+        "raise StoreUnavailable(text, path=str(self._file), errno=errno.EINVAL, fix=fix) from None",
+        'return Holder("", 0.0, 0.0, 0, "")',
         ("gate/test_running.py",),
     ),
     Mutation(

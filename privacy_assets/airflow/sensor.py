@@ -15,6 +15,7 @@ from privacy_assets.airflow.deployment import AirflowDeployment
 from privacy_assets.airflow.operators import redact_exceptions
 from privacy_assets.errors import ConfigError, InputError, for_readers, safe_repr
 from privacy_assets.gate.keys import TrustedKeys
+from privacy_assets.gate.release import is_ahead
 from privacy_assets.gate.releases import ReleaseStore, check_bytes
 from privacy_assets.gate.statements import ReleaseTarget
 from privacy_assets.infra.objects import Location, check_no_template, is_template, location
@@ -34,7 +35,8 @@ class ReleaseSensor(BaseSensorOperator):
         table: Name of the table.
         partition: Partition of the release. None: unpartitioned. Template.
         newer_than: Only accept releases attested after this time, which must have a time zone. A datetime, or a string
-            in ISO format. Template, such as ``"{{ data_interval_end }}"``.
+            in ISO format. Template, such as ``"{{ data_interval_end }}"``. Times more than 10 minutes in the
+            future do not count.
         max_age: Maximum time since the publisher last confirmed that the release is the current one, see
             :func:`privacy_assets.read_published`. The sensor waits for a younger one. None: any time.
         deployment: An :class:`AirflowDeployment`, of which releases and trusted keys are used, or the folder of
@@ -159,7 +161,8 @@ def _verified(
         if pointer.problem(target, max_age):
             return None
         stated = release.opened(target, trusted)
-        if newer_than is not None and datetime.fromisoformat(stated.made_at) <= newer_than:
+        made_at = datetime.fromisoformat(stated.made_at)
+        if newer_than is not None and (made_at <= newer_than or is_ahead(made_at)):
             return None
         check_bytes(release.table, stated.sha256, release.root)
     return {"table": target.table, "partition": target.partition, "release": release.id, "sha256": stated.sha256}

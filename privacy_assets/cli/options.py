@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from privacy_assets.errors import ConfigError, FolderError, did_you_mean, near_name, safe_repr
-from privacy_assets.infra.objects import PRIVATE_VARIABLE, RELEASES_VARIABLE
+from privacy_assets.infra.objects import PRIVATE_VARIABLE, RELEASES_VARIABLE, Location
 from privacy_assets.tables.names import as_named
 
 if TYPE_CHECKING:
@@ -204,6 +204,14 @@ def deployment_settings(options: argparse.Namespace, *, check: bool = False) -> 
             f"{settings.release_folder()}: no such release folder. Fix: check the path of --releases or --home."
         )
     return settings
+
+
+def private_of(settings: DeploymentSettings) -> Location | None:
+    """Return the private folder of a deployment, or None if it is not set, as for readers of an object store."""
+    try:
+        return settings.private_folder()
+    except ConfigError:
+        return None
 
 
 def say(*lines: str) -> None:

@@ -19,7 +19,7 @@ example:
 from __future__ import annotations
 
 import argparse
-import os
+import secrets
 import sys
 from contextlib import nullcontext
 
@@ -61,7 +61,7 @@ def _prune(options: argparse.Namespace) -> int:
         known = {target.table for target in gate.store.targets()}
         raise ConfigError(f"there is no table {safe_repr(table)} in {private}.{did_you_mean(table, known)}")
     try:
-        lease = Lease(private, table, f"prune {os.getpid()} on {os.uname().nodename}")
+        lease = Lease(private, table, f"prune {secrets.token_hex(4)}")
         with nullcontext() if options.dry_run else lease.held(lambda _: False):
             for target in targets:
                 found = gate.prune(target, options.keep, options.days, dry_run=options.dry_run)

@@ -2,7 +2,8 @@
 
 exit status:
   0  all listed releases are whole, or there is no release yet; with --rollback or --withdraw, it was done
-  1  a release is damaged, or the rollback or withdrawal was refused and had no effect
+  1  a release is damaged, or the log in the private folder can be read and records that it was withdrawn, or the
+     rollback or withdrawal was refused and had no effect
   2  no such table, partition, release or folder, no trusted key, or --withdraw without --reason
 
 example:
@@ -20,7 +21,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from privacy_assets.cli.options import NO, YES, Commands, deployment_settings, say
+from privacy_assets.cli.options import NO, YES, Commands, deployment_settings, private_of, say
 from privacy_assets.errors import ConfigError, PublicationRefused, did_you_mean, outcome_known, safe_repr, with_advice
 from privacy_assets.infra.objects import Location, ObjectPath
 from privacy_assets.policy import title_of
@@ -61,8 +62,8 @@ def _releases(options: argparse.Namespace) -> int:
     if options.rollback is not None or options.withdraw is not None:
         return _move(options, settings, store, targets)
     shown = _chosen(targets, options, root)
-    found = _states(store, shown, settings.trusted(reading=True))
-    whole = not any(problem or any(state.damage for state in states) for _, states, problem in found)
+    found = _states(store, shown, settings.trusted(reading=True), private_of(settings))
+    whole = all(_is_whole(states, problem) for _, states, problem in found)
     if options.json:
         say(json.dumps({"releases": str(root), "targets": [_target_json(*one) for one in found]}, indent=2))
     elif not found:
@@ -79,10 +80,30 @@ def _releases(options: argparse.Namespace) -> int:
 Found = list[tuple["ReleaseTarget", list["ReleaseState"], str]]
 
 
-def _states(store: ReleaseStore, targets: Sequence[ReleaseTarget], trusted: TrustedKeys) -> Found:
+def _states(
+    store: ReleaseStore, targets: Sequence[ReleaseTarget], trusted: TrustedKeys, private: Location | None
+) -> Found:
     from privacy_assets.gate.verification import current_id, states_of
 
-    return [(target, states_of(store, target, trusted), current_id(store, target, trusted)[1]) for target in targets]
+    found = []
+    for target in targets:
+        states = states_of(store, target, trusted, private)
+        found.append((target, states, current_id(store, target, trusted)[1]))
+    return found
+
+
+def _is_whole(states: Sequence[ReleaseState], problem: str) -> bool:
+    return not problem and not any(map(_is_bad, states))
+
+
+def _is_bad(state: ReleaseState) -> bool:
+    return bool(state.damage) or state.withdrawn
+
+
+def _word(state: ReleaseState) -> str:
+    if state.withdrawn:
+        return "WITHDRAWN"
+    return "damaged" if state.damage else "whole"
 
 
 def _chosen(targets: list[ReleaseTarget], options: argparse.Namespace, root: Location) -> list[ReleaseTarget]:
@@ -114,7 +135,7 @@ def _release_json(state: ReleaseState) -> dict[str, Any]:
         "id": state.release.id,
         "published_at": f"{state.release.time:%Y-%m-%d %H:%M:%S}",
         "current": state.current,
-        "state": "damaged" if state.damage else "whole",
+        "state": _word(state).lower(),
         "damage": state.damage,
         "policy": title_of(stated.policy) if stated else None,
         "policy_digest": stated.policy_digest if stated else None,
@@ -127,13 +148,12 @@ def _release_json(state: ReleaseState) -> dict[str, Any]:
 def _history(target: ReleaseTarget, states: list[ReleaseState], problem: str) -> list[str]:
     head = ("release", "published (UTC)", "current", "policy", "signed by", "rows", "sha256", "state")
     lines = ["", clean(target), *aligned([head, *(_row(state) for state in states)])]
-    advice = [_advice(state) for state in states if state.damage]
+    advice = [_advice(state) for state in states if _is_bad(state)]
     if problem:
         advice.append(clean(problem, _PATH))
-    others = [state.release.id for state in states if not (state.current or state.damage)]
+    others = [state.release.id for state in states if not (state.current or _is_bad(state))]
     if others:
-        partition = [] if target.partition is None else ["--partition", target.partition]
-        back = shlex.join(["privacy-assets", "releases", target.table, *partition, "--rollback", others[0]])
+        back = _command(target, "--rollback", others[0])
         advice.append(f"To make an earlier release the current one: {clean(back, _PATH)}")
     return [*lines, *(f"  {text}" for text in advice)]
 
@@ -143,11 +163,22 @@ def _row(state: ReleaseState) -> tuple[str, ...]:
     facts = (NOTHING, NOTHING, NOTHING)
     if stated:
         facts = (clean(title_of(stated.policy), 40), stated.keyid[:_SHORT], number(stated.rows))
-    current, whole = "current" if state.current else "", "damaged" if state.damage else "whole"
+    current, whole = "current" if state.current else "", _word(state)
     return (release.id, f"{release.time:%Y-%m-%d %H:%M:%S}", current, *facts, release.id[-_SHORT:], whole)
 
 
+def _command(target: ReleaseTarget, *words: str) -> str:
+    partition = []
+    if target.partition is not None:
+        partition = ["--partition", target.partition]
+    return shlex.join(["privacy-assets", "releases", target.table, *partition, *words])
+
+
 def _advice(state: ReleaseState) -> str:
+    name = state.release.id
+    if state.withdrawn:
+        fix = f'{_command(state.target, "--withdraw", name)} --reason "..."'
+        return clean(f"{name} was withdrawn, and an old copy of the release folder was put back. Fix: {fix}", _PATH)
     todo = "rerun the step publish, or roll back to an undamaged release" if state.current else "do not use it"
     return f"{state.release.id} is damaged: {clean(state.damage, _PATH)}. Readers reject it. Fix: {todo}."
 

@@ -3,8 +3,10 @@
 exit status:
   0  a trusted key signed an attestation of these exact bytes with the verdict pass: RELEASED if the release folder is
      available and contains the release, otherwise ATTESTED
-  1  not released: the file or its attestation was changed, the key is not trusted, or the verdict is fail; with
-     --max-age, also a file that is not the current release, or was not confirmed within this time
+  1  not released: the file or its attestation was changed, the key is not trusted, or the verdict is fail; WITHDRAWN
+     if the private folder can be read and its log records that the release was withdrawn; with
+     --max-age, also a file that is not the current release, or was not confirmed within this time, or was confirmed
+     more than 10 minutes in the future
   2  no such file, no trusted key, or a key that cannot be read
   3  not released: a trusted key signed an attestation of these exact bytes with the verdict undecided
 
@@ -26,7 +28,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from privacy_assets.cli.options import NO, STATUSES, YES, Commands, deployment_settings, repeatable, say
+from privacy_assets.cli.options import NO, STATUSES, YES, Commands, deployment_settings, private_of, repeatable, say
 from privacy_assets.errors import ConfigError
 from privacy_assets.infra.objects import Location, location
 from privacy_assets.policy import SHIPPED, title_of
@@ -73,7 +75,7 @@ def _verify(options: argparse.Namespace) -> int:
     if options.max_age is not None and not 0 < options.max_age <= _LONGEST:
         raise ConfigError(f"--max-age is {options.max_age:g}, expected more than 0 and at most {_LONGEST:g} hours.")
     max_age = None if options.max_age is None else dt.timedelta(hours=options.max_age)
-    found = verify_file(options.file, trusted, root, options.attestation, max_age)
+    found = verify_file(options.file, trusted, root, options.attestation, max_age, private_of(settings))
     if options.json:
         say(json.dumps(_json(found), indent=2, allow_nan=False))
     else:
@@ -124,7 +126,11 @@ def _limit_json(outcome: LimitOutcome) -> dict[str, Any]:
 def _verified(found: Verification, root: Location) -> list[str]:
     why = found.refusal or "a trusted key signed that the policy holds for these exact bytes"
     passed = "RELEASED" if found.release else "ATTESTED"
-    lines = [f"{passed if found.passed else 'NOT RELEASED'}  {clean(found.file, _PATH)}"]
+    if found.withdrawn:
+        passed = "WITHDRAWN"
+    elif not found.passed:
+        passed = "NOT RELEASED"
+    lines = [f"{passed}  {clean(found.file, _PATH)}"]
     lines += textwrap.wrap(clean(sentence(why), 2000), 100, break_long_words=False)
     facts = [("sha256", found.sha256)]
     if stated := found.stated:

@@ -10,10 +10,12 @@ are never removed. The log covers all partitions of a table.
 from __future__ import annotations
 
 import datetime as dt
+import errno
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from privacy_assets.errors import NotTrusted, PublicationRefused, StoreUnavailable, TableStopped
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 LAST, MOST = 7, 3  # more than MOST "fail" in the last LAST verdicts of a table or partition stop the table
 GRADES = ("", "undecided", "pass", "fail")  # a further verdict on the same rows is recorded if it is higher
 _STATE, _WHAT = "state", "log of a table"
+_MOST_MISSING = 10**9  # consecutive entries
 _TRIES = 1000  # maximum number of attempts if other processes take the next number
 _SIDES = ("statistic", "bound", "at_most", "at_least")
 _STRICTNESS = ("proven", "value", "conservative")  # the last exceeds a limit whenever an earlier one does
@@ -357,13 +360,23 @@ class Log:
             return LogState()
 
     def _numbers(self, table: str) -> set[int]:
-        """Return the numbers of all entries. Other files have no effect."""
+        """Return the numbers of all entries. Other files have no effect.
+
+        Raises:
+            StoreUnavailable: If a number is too large, so that an acceptance could not be numbered after it.
+        """
         try:
             found = names(self._folder(table))
         except OSError as error:
             raise StoreUnavailable.of(f"the {_WHAT} cannot be read ({reason(error)})", error) from None
         numbers = {name: int(name) for name in found if name.isascii() and name.isdecimal()}
-        return {number for name, number in numbers.items() if number > 0 and name == _name(number)}
+        entries = {number for name, number in numbers.items() if number > 0 and name == _name(number)}
+        for before, number in pairwise([0, *sorted(entries)]):
+            if number - before > _MOST_MISSING:
+                path = str(self._folder(table) / _name(number))
+                text = f"{path}: implausible entry number"
+                raise StoreUnavailable(text, path=path, errno=errno.EINVAL, fix="remove this file")
+        return entries
 
     def _data(self, table: str, number: int) -> bytes:
         return records(self._folder(table), _WHAT, _name(number)).get(_name(number), b"")

@@ -118,9 +118,14 @@ def check_id(name: str, where: Location) -> None:
     """
     if not is_id(name):
         raise Damaged(f"{where}: this is not the id of a release", path=str(where), remove=True)
-    if _moment(name) > _now() + _AHEAD:
+    if is_ahead(_moment(name).replace(tzinfo=dt.UTC)):
         text = f"{where}: the id {name} is more than 10 minutes in the future, or the clock of this machine is behind"
         raise Damaged(text, path=str(where), remove=True)
+
+
+def is_ahead(time: dt.datetime) -> bool:
+    """Return True if ``time`` is more than 10 minutes in the future: the clock of a publisher was ahead."""
+    return time > dt.datetime.now(dt.UTC) + _AHEAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,14 +169,19 @@ class Pointer:
 
         Args:
             target: Table and partition.
-            max_age: Maximum time since the publisher confirmed the release. None: any.
+            max_age: Maximum time since the publisher confirmed the release, at most 10 minutes in the future. None:
+                any.
             least: Smallest acceptable number: a lower one than was read before belongs to an older copy.
         """
         if self.number < least:
             return f"the pointer of {target} is an older copy: its number is {self.number}, and {least} was read before"
-        if max_age is not None and dt.datetime.now(dt.UTC) - self.at > max_age:
-            at = f"{self.at:%Y-%m-%d %H:%M} UTC"
-            return f"the release of {target} was last confirmed on {at}, which is more than {max_age} ago"
+        if max_age is None:
+            return ""
+        confirmed = f"the release of {target} was last confirmed on {self.at:%Y-%m-%d %H:%M} UTC"
+        if is_ahead(self.at):
+            return f"{confirmed}, which is more than 10 minutes in the future, or the clock of this machine is behind"
+        if dt.datetime.now(dt.UTC) - self.at > max_age:
+            return f"{confirmed}, which is more than {max_age} ago"
         return ""
 
 

@@ -208,8 +208,8 @@ def read_published(
         trusted_keys: Folder of public keys (PEM), or one key file. Default: PRIVACY_ASSETS_TRUSTED_KEYS, or
             ``trusted_keys`` next to ``root``.
         max_age: Maximum time since the publisher last confirmed that this is the current release. Each run of a table
-            confirms it, also if the source has not changed. Without a maximum, a user who can write to ``root`` can
-            keep readers on an old release. None: any time.
+            confirms it, also if the source has not changed. A time more than 10 minutes in the future is refused.
+            Without a maximum, a user who can write to ``root`` can keep readers on an old release. None: any time.
         seen: JSON file in which this reader keeps the number of the last release that it read. A release with a lower
             number is refused, because an older copy was restored. None: not kept.
 

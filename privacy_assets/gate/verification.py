@@ -9,7 +9,8 @@ from typing import Any
 
 from privacy_assets.errors import InputError, PublicationRefused, for_readers, with_advice
 from privacy_assets.gate.attestation import Attestation
-from privacy_assets.gate.keys import TrustedKeys
+from privacy_assets.gate.keys import SigningKey, TrustedKeys
+from privacy_assets.gate.log import Log, LogState
 from privacy_assets.gate.release import LARGEST_ATTESTATION
 from privacy_assets.gate.releases import ATTESTATION_FILE, Release, ReleaseStore, check_bytes, hash_file
 from privacy_assets.gate.statements import ReleaseTarget, SignedRecord, unseal
@@ -33,6 +34,7 @@ class Verification:
         declared: Declarations of the table's owner, see :func:`declared_of`.
         release: Release with this attestation in the release folder, if any.
         current: Whether this release is current.
+        withdrawn: Whether the log of the publisher records a withdrawal of these bytes or rows.
     """
 
     file: Location
@@ -44,6 +46,7 @@ class Verification:
     declared: Mapping[str, Any] = field(default_factory=dict)
     release: Release | None = None
     current: bool = False
+    withdrawn: bool = False
 
     @property
     def passed(self) -> bool:
@@ -57,6 +60,7 @@ def verify_file(
     releases: Location,
     attestation: Location | None = None,
     max_age: dt.timedelta | None = None,
+    private: Location | None = None,
 ) -> Verification:
     """Verify whether the bytes of ``file`` were released.
 
@@ -68,7 +72,9 @@ def verify_file(
         releases: Release folder.
         attestation: Path of the attestation. None: ``attestation.json`` next to the file, or those of releases with
             these bytes.
-        max_age: Maximum time since the publisher confirmed that this is the current release. None: it need not be.
+        max_age: Maximum time since the publisher confirmed that this is the current release. A time more than 10
+            minutes in the future is refused. None: it need not be.
+        private: Private folder of the publisher, whose log knows withdrawn releases. None: not asked.
 
     Raises:
         InputError: If a file cannot be read.
@@ -92,7 +98,32 @@ def verify_file(
         return Verification(file=file, sha256=sha256, refusal=text)
     found = [_verified(file, sha256, source, trusted, store) for source in sources]
     best = next((one for one in found if one.passed), found[0])
+    stated = best.stated
+    if stated is None:
+        return best
+    log = read_log(stated.target.table, private, trusted)
+    if log.is_withdrawn(stated.sha256, stated.content):
+        text = "the publisher withdrew this release. An old copy of the release folder, or of the file, remains."
+        return replace(best, refusal=text, withdrawn=True)
     return best if max_age is None or not best.passed else replace(best, refusal=_stale(best, store, trusted, max_age))
+
+
+def read_log(table: str, private: Location | None, trusted: TrustedKeys) -> LogState:
+    """Return what the log of ``table`` adds up to; the empty state if it cannot be read.
+
+    Entries that cannot be verified only make it stricter.
+
+    Args:
+        table: Name of the table.
+        private: Private folder of the publisher. None: not known.
+        trusted: Trusted keys.
+    """
+    if private is None:
+        return LogState()
+    try:
+        return Log(private, SigningKey(None, "", trusted)).believed(table)
+    except (PublicationRefused, OSError):
+        return LogState()
 
 
 def _stale(found: Verification, store: ReleaseStore, trusted: TrustedKeys, max_age: dt.timedelta) -> str:
@@ -190,6 +221,7 @@ class ReleaseState:
         current: Whether it is current.
         stated: Attestation, if it is valid.
         damage: Description of the damage. Empty if the release is intact.
+        withdrawn: Whether the log of the publisher records a withdrawal of its bytes or rows.
     """
 
     target: ReleaseTarget
@@ -197,10 +229,21 @@ class ReleaseState:
     current: bool
     stated: Attestation | None
     damage: str
+    withdrawn: bool = False
 
 
-def states_of(store: ReleaseStore, target: ReleaseTarget, trusted: TrustedKeys) -> list[ReleaseState]:
-    """Return every release of ``target``, newest first, after verifying signature, target and bytes."""
+def states_of(
+    store: ReleaseStore, target: ReleaseTarget, trusted: TrustedKeys, private: Location | None = None
+) -> list[ReleaseState]:
+    """Return every release of ``target``, newest first, after verifying signature, target and bytes.
+
+    Args:
+        store: Releases.
+        target: Table and partition.
+        trusted: Trusted keys.
+        private: Private folder of the publisher, whose log knows withdrawn releases. None: not asked.
+    """
+    log = read_log(target.table, private, trusted)
     current, states = current_id(store, target, trusted)[0], []
     for release in reversed(store.history(target)):
         stated, damage = None, ""
@@ -209,7 +252,8 @@ def states_of(store: ReleaseStore, target: ReleaseTarget, trusted: TrustedKeys) 
             check_bytes(release.table, stated.sha256, release.root)
         except PublicationRefused as error:
             damage = str(error)
-        states.append(ReleaseState(target, release, release.id == current, stated, damage))
+        withdrawn = stated is not None and log.is_withdrawn(stated.sha256, stated.content)
+        states.append(ReleaseState(target, release, release.id == current, stated, damage, withdrawn))
     return states
 
 

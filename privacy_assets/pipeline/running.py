@@ -8,21 +8,64 @@ from making each other's records out of date.
 
 from __future__ import annotations
 
+import datetime as dt
+import errno
 import json
+import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from privacy_assets.errors import PrivacyAssetsError, TableBusy, is_showable
+from privacy_assets.errors import PrivacyAssetsError, StoreUnavailable, TableBusy, is_showable
 from privacy_assets.gate.statements import quoted
-from privacy_assets.infra.files import contents, create_once, private_folder, put_atomic
+from privacy_assets.infra.files import create_once, private_folder, put_atomic, read_regular, reason
 from privacy_assets.infra.objects import Location
 
 SILENT = 300.0  # seconds after the last sign of life until a lease is free
 _SIGN = 60.0  # seconds between two signs of life of a step
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Content of a lease.
+
+    Attributes:
+        run: Id of the run.
+        started: Time at which the run took the lease, in seconds since 1970.
+        seen: Time of its last sign of life.
+        process: Id of the process of its last step.
+        host: Name of the machine of this process.
+    """
+
+    run: str
+    started: float
+    seen: float
+    process: int
+    host: str
+
+    @classmethod
+    def of(cls, data: bytes) -> Holder:
+        """Create from the bytes of a lease, or raise an error if they are not those of one."""
+        stored = json.loads(data)
+        started, seen = _time(stored["started"]), _time(stored["seen"])
+        return cls(str(stored["run"]), started, seen, int(stored["process"]), str(stored["host"]))
+
+    def __str__(self) -> str:
+        """Return run, process, host and start."""
+        run = self.run if is_showable(self.run) else self.run[:8]
+        host = f" on {self.host}" if is_showable(self.host) else ""
+        at = time.strftime("%d %b at %H:%M", time.gmtime(self.started))
+        return f"run {run} (process {self.process}{host}) started on {at} UTC"
+
+
+def _time(stored: Any) -> float:
+    seconds = float(stored)
+    dt.datetime.fromtimestamp(seconds, dt.UTC)  # raises for NaN, and for times that no calendar has
+    return seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +91,12 @@ class Lease:
 
         Raises:
             TableBusy: If another run holds it, and showed a sign of life in the last ``SILENT`` seconds.
+            StoreUnavailable: If the lease cannot be read or written. Its run may be in progress.
         """
-        self._take(ended)
+        try:
+            self._take(ended)
+        except OSError as error:
+            raise self._unusable(error) from None
         stop, failed = threading.Event(), True
         signs = threading.Thread(target=self._show_signs, args=(stop,), daemon=True)
         signs.start()
@@ -65,44 +112,65 @@ class Lease:
     def free(self) -> None:
         """Remove the lease if this run holds it."""
         with suppress(OSError, PrivacyAssetsError):  # it becomes free without further signs of life
-            if (self._read() or {}).get("run") == self.owner:
+            holder = self._read()
+            if holder is not None and holder.run == self.owner:
                 self._file.unlink(missing_ok=True)
 
     def _take(self, ended: Callable[[str], bool]) -> None:
-        while (found := self._read()) is None or found["run"] != self.owner:
-            if found is not None:
-                # A time in the future means that a clock was wrong.
-                if abs(time.time() - found["seen"]) < SILENT and not ended(run := found["run"]):
-                    at = time.strftime("%d %b at %H:%M", time.gmtime(found["started"]))
-                    text = f"run {run if is_showable(run) else run[:8]} started on {at} UTC"
-                    raise TableBusy(f"{self.table}: {text} is still in progress", table=self.table, run=run)
+        while (holder := self._read()) is None or holder.run != self.owner:
+            if holder is not None:
+                self._check_free(holder, ended)
                 self._file.unlink(missing_ok=True)
             private_folder(self._file.parent)
             if create_once(self._file, self._entry(time.time())):
                 return
-        put_atomic(self._file, self._entry(found["started"]))
+        put_atomic(self._file, self._entry(holder.started))
+
+    def _check_free(self, holder: Holder, ended: Callable[[str], bool]) -> None:
+        """Raise TableBusy if the run of a lease is in progress."""
+        is_silent = abs(time.time() - holder.seen) >= SILENT  # a time in the future means that a clock was wrong
+        if is_silent or ended(holder.run):
+            return
+        raise TableBusy(f"{self.table}: {holder} is still in progress", table=self.table, run=holder.run)
 
     def _show_signs(self, stop: threading.Event) -> None:
         last = False
         while not last:
             last = stop.wait(_SIGN)
             with suppress(OSError, PrivacyAssetsError):
-                if (found := self._read()) is not None and found["run"] == self.owner:
-                    put_atomic(self._file, self._entry(found["started"]))
+                holder = self._read()
+                if holder is not None and holder.run == self.owner:
+                    put_atomic(self._file, self._entry(holder.started))
 
-    def _read(self) -> dict[str, Any] | None:
-        """Return the lease, None if there is none, or one that is free if it cannot be read."""
-        data = contents(self._file.parent, self._file.name).get(self._file.name)
-        if data is None:
-            return None
+    def _read(self) -> Holder | None:
+        """Return the content of the lease, or None if there is none.
+
+        Raises:
+            OSError: If it cannot be read.
+            StoreUnavailable: If it is damaged. Then it is not known whether its run is in progress.
+        """
         try:
-            found = json.loads(data)
-            return {"run": str(found["run"]), **{name: float(found[name]) for name in ("started", "seen")}}
-        except (ValueError, KeyError, TypeError, RecursionError):
-            return {"run": "", "started": 0.0, "seen": 0.0}
+            data = read_regular(self._file, below=self.private)
+        except OSError as error:
+            if error.errno == errno.ENOENT:  # errors of object stores have no class of their own
+                return None
+            raise
+        try:
+            return Holder.of(data)
+        except (ValueError, KeyError, TypeError, OverflowError, OSError, RecursionError):
+            text = f"{self._file}: the lock of {self.table} is damaged"
+            fix = "make sure that no run of this table is in progress, then remove this file"
+            raise StoreUnavailable(text, path=str(self._file), errno=errno.EINVAL, fix=fix) from None
+
+    def _unusable(self, error: OSError) -> StoreUnavailable:
+        refusal = StoreUnavailable.of(f"the lock of {self.table} cannot be used ({reason(error)})", error, self._file)
+        if error.errno in (errno.EINVAL, errno.ENOTDIR):  # something else is in the place of the file or its folder
+            refusal.fix = f"remove {refusal.path}"
+        return refusal
 
     def _entry(self, started: float) -> bytes:
-        return json.dumps({"run": self.owner, "started": started, "seen": time.time()}).encode()
+        holder = Holder(self.owner, started, time.time(), os.getpid(), socket.gethostname())
+        return json.dumps(asdict(holder)).encode()
 
     @property
     def _file(self) -> Location:

@@ -229,6 +229,10 @@ from privacy_assets.airflow.operators import redact_exceptions
 from privacy_assets.airflow.sensor import ReleaseTrigger
 from privacy_assets.errors import ConfigError, OutOfDate, StoreUnavailable
 from airflow.sdk.module_loading import import_string
+from dataclasses import replace
+from privacy_assets.gate.keys import SigningKey, TrustedKeys
+from privacy_assets.gate.releases import ReleaseStore
+from privacy_assets.gate.statements import ReleaseTarget, seal
 
 place = Path(os.environ["PLACE"])
 gate = place / "deployed/releases"
@@ -277,6 +281,22 @@ for end in (now - timedelta(days=1), now + timedelta(days=1), "", now.replace(tz
         print(waits.poke({}).is_done)
     except Exception as error:
         print(type(error).__name__, error)
+people, store = ReleaseTarget("people"), ReleaseStore(gate)
+key = SigningKey(place / "deployed/private/signing.key", "", TrustedKeys((place / "deployed/trusted_keys",)))
+pointer, release = store.pointer(people, key.trusted), store.current(people, key.trusted)
+for ahead in (timedelta(minutes=9), timedelta(minutes=11)):
+    (gate / "people/_all/latest.json").write_bytes(replace(pointer, at=now + ahead).sealed(people, key))
+    young = ReleaseSensor(task_id="young", table="people", max_age=timedelta(days=1), deployment=gate)
+    print("young", young.poke({}).is_done)
+(gate / "people/_all/latest.json").write_bytes(pointer.sealed(people, key))
+stated = release.opened(people, key.trusted)
+release.folder.chmod(0o755)
+for ahead in (timedelta(minutes=9), timedelta(minutes=11)):
+    release.attestation.unlink()
+    made = replace(stated, made_at=(now + ahead).isoformat(timespec="seconds"))
+    release.attestation.write_bytes(seal(made.statement(), key).data)
+    new = ReleaseSensor(task_id="newer", table="people", newer_than=now, deployment=gate)
+    print("new", new.poke({}).is_done)
 with DAG("outlets", default_args={"outlets": [Asset("other")]}) as dag:
     group = privacy_gate("people", source="/rows.parquet", deployment="/r", outlets=[Asset("own")])
     alone = PrivacyGateOperator(task_id="alone", table="all", source="/rows.parquet", deployment="/r")
@@ -332,6 +352,10 @@ def test_the_sensor_waits_in_the_triggerer_and_verifies_by_itself(tmp_path: Path
         "False",
         f"AirflowFailException ReleaseSensor: newer_than is '', not a time. {fix}",
         f"AirflowFailException ReleaseSensor: newer_than has no time zone. {fix}",
+        "young True",
+        "young False",
+        "new True",
+        "new False",
         "[['own', 'people_release'], ['other', 'all_release']]",
         "AirflowException None",
         "AirflowFailException None",

@@ -17,11 +17,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from privacy_assets.errors import InputError, OutOfDate
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import SigningKey, TrustedKeys, first_key
 from privacy_assets.gate.lock import entries_of
 from privacy_assets.gate.release import Pointer
-from privacy_assets.gate.releases import Release, hash_file
+from privacy_assets.gate.releases import Release, hash_file, read_published
 from privacy_assets.gate.statements import ReleaseTarget, SignedRecord, seal
 from privacy_assets.gate.verification import verify_file
 from privacy_assets.infra.markers import mark_deployment
@@ -405,6 +406,10 @@ def test_a_file_that_is_too_old_or_not_current_is_refused_on_request(home: Deplo
     (folder / "latest.json").write_bytes(old.sealed(PATIENTS, home.gate.key))
     assert "last confirmed" in home("verify", file, "--max-age", 1, status=1).out
     home("verify", file)
+    ahead = replace(pointer, at=pointer.at + dt.timedelta(hours=2))
+    (folder / "latest.json").write_bytes(ahead.sealed(PATIENTS, home.gate.key))
+    assert "10 minutes in the future" in " ".join(home("verify", file, "--max-age", 1, status=1).out.split())
+    home("verify", file)
     home.publish(PATIENTS, seed=1)
     assert "It is not the current release" in home("verify", file, "--max-age", 1, status=1).out
     assert "expected more than 0 and at most" in home("verify", file, "--max-age", 0, status=2).err
@@ -521,6 +526,35 @@ def test_a_withdrawn_release_is_gone_and_needs_a_reason(home: Deployment) -> Non
     assert "has no release" in home(*withdraw, "--reason", "again", status=2).err
     home("releases", "patients", "--rollback", first.id)
     assert "withdrawal" in home("log", "patients").out
+
+
+def test_route_56_an_old_copy_of_the_release_folder_is_put_back(home: Deployment) -> None:
+    """Commands that can read the log notice it. Other readers need ``seen`` or ``max_age``."""
+    first = home.publish(PATIENTS)
+    file, folder = received(first), home.root / "releases"
+    read_published(folder, "patients", seen="seen.json")
+    shutil.copytree(folder, "copy")
+    withdraw = ["releases", "patients", "--withdraw", first.id, "--reason", "a person asked for it"]
+    home(*withdraw)
+    home.publish(PATIENTS, seed=1)
+    read_published(folder, "patients", seen="seen.json")
+    folder.rename("new")
+    shutil.copytree("copy", folder)
+    assert home("verify", file, status=1).out.startswith("WITHDRAWN  mine.parquet")
+    said = home("releases", status=1).out
+    assert "WITHDRAWN" in said and f"--withdraw {first.id}" in said
+    assert json.loads(home("releases", "--json", status=1).out)["targets"][0]["releases"][0]["state"] == "withdrawn"
+    assert len(read_published(folder, "patients"))
+    with pytest.raises(OutOfDate, match="older copy"):
+        read_published(folder, "patients", seen="seen.json")
+    (home.root / "private").rename(home.root / "elsewhere")
+    assert home("verify", file).out.startswith("RELEASED")
+    home("releases")
+    (home.root / "elsewhere").rename(home.root / "private")
+    home(*withdraw)
+    assert "no release of these bytes" in home("verify", file, status=1).out
+    with pytest.raises(InputError):
+        read_published(folder, "patients")
 
 
 # --- log and prune ----------------------------------------------------------------------------------------------------

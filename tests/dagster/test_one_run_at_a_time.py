@@ -1,6 +1,8 @@
 """Runs of one table do not overlap: the tag for the queue, and the lock of the gate."""
 
 import logging
+import os
+import socket
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -39,7 +41,9 @@ def test_a_run_stops_while_another_one_is_in_progress(tmp_path: Path, instance: 
     assert run(defs, instance, "source").success
     hold(tmp_path, other := other_run(instance, dg.DagsterRunStatus.STARTED))
     refused = run(defs, instance, "source")
-    assert f"people: run {other} started on " in (text := refusal(refused, "source"))
+    assert f"people: run {other} (process {os.getpid()} on {socket.gethostname()}) started on " in (
+        text := refusal(refused, "source")
+    )
     assert "is still in progress. Fix: wait for it, or terminate it" in text
     instance.report_run_failed(instance.get_run_by_id(other))
     assert run(defs, instance, "source").success

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,12 +15,14 @@ import dagster as dg
 import pandas as pd
 import pytest
 import yaml
-from standins import LENIENT, failures, people, resources, run
+from standins import LENIENT, failures, people, refusal, resources, run
 
 from privacy_assets import TableSpec, build_privacy_assets
 from privacy_assets.cli.main import main
+from privacy_assets.gate.deployment import DeploymentSettings
 from privacy_assets.gate.releases import ReleaseStore, default_trusted
 from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.pipeline.running import Lease
 
 DCR = {"metrics": ["dcr"], "embedder": False}
 
@@ -44,9 +48,9 @@ def ours(place: Path, table: Path) -> int:
     return main(["run", str(table), "--releases", str(place / "alone/releases"), "--device=cpu"])
 
 
-def theirs(place: Path, table: Path) -> dg.ExecuteInProcessResult:
+def theirs(place: Path, table: Path, home: str = "dagster") -> dg.ExecuteInProcessResult:
     """The same run in Dagster."""
-    defs = dg.Definitions.merge(build_privacy_assets(TableSpec.load(table)), resources(place / "dagster"))
+    defs = dg.Definitions.merge(build_privacy_assets(TableSpec.load(table)), resources(place / home))
     with dg.DagsterInstance.ephemeral() as instance:
         return run(defs, instance)
 
@@ -114,6 +118,56 @@ def test_a_table_that_is_undecided_has_a_page_and_no_release(place: Path, capsys
     assert "release      none: the policy does not hold (1 of 1 limits" in capsys.readouterr().out
     assert not ReleaseStore(place / "alone/releases").history(ReleaseTarget("people"))
     assert json.loads((place / "reports/people/report.json").read_text())["verdict"] == "undecided"
+
+
+def test_a_run_of_a_table_that_another_run_holds_names_its_process(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = written(place)
+    deployment = DeploymentSettings(releases=str(place / "alone/releases")).open()
+    with Lease(deployment.gate().private, "people", "nightly").held(lambda run: False):
+        assert ours(place, table) == 1
+        told = capsys.readouterr().err
+        assert f"people: run nightly (process {os.getpid()} on {socket.gethostname()}) started on " in told
+        refused = refusal(theirs(place, table, "alone"), "source")
+        assert f"people: run nightly (process {os.getpid()} on {socket.gethostname()}) started on " in refused
+
+
+def links_to_nothing(file: Path) -> None:
+    file.symlink_to("nowhere")
+
+
+def has_times_beyond_the_calendar(file: Path) -> None:
+    file.write_text('{"run": "a", "started": 1e300, "seen": NaN}')
+
+
+@pytest.mark.slow
+def test_route_59_a_lock_of_a_run_or_an_entry_of_the_log_that_blocks_the_table(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each is named with the fix. Runs would wait for ever, or overlap, or end with an error that names no file."""
+    table, private = written(place), place / "alone/private"
+    assert ours(place, table) == 0
+    file = private / "running/people.json"
+    for harm in (links_to_nothing, Path.mkdir, os.mkfifo, has_times_beyond_the_calendar):
+        harm(file)
+        capsys.readouterr()
+        assert ours(place, table) == 1
+        told = capsys.readouterr().err
+        assert str(file) in told and "Fix: " in told
+        refused = refusal(theirs(place, table, "alone"), "source")
+        assert str(file) in refused and "Fix: " in refused
+        file.rmdir() if harm is Path.mkdir else file.unlink()
+    assert ours(place, table) == 0
+    file = private / "log/people" / ("9" * 255)
+    file.touch()
+    capsys.readouterr()
+    assert ours(place, table) == 1
+    assert main(["accept", "people", "--reason", "tried", f"--releases={place / 'alone/releases'}"]) == 2
+    assert capsys.readouterr().err.count(f"{file}: implausible entry number. Fix: remove this file.") == 2
+    assert f"{file}: implausible entry number" in refusal(theirs(place, table, "alone"), "source")
+    file.unlink()
+    assert ours(place, table) == 0
 
 
 def test_a_table_without_limits_does_not_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -240,6 +240,25 @@ def test_readers_refuse_an_older_pointer_and_one_that_was_not_confirmed(gate: Ga
         reading()
 
 
+def test_a_pointer_of_a_clock_that_was_ahead_is_not_young(gate: Gate) -> None:
+    chain(gate).publish()
+    pointer = gate.store.pointer(PLACE, gate.key.trusted)
+    folder = PLACE.below(gate.releases)
+
+    def reading(minutes: int, max_age: dt.timedelta | None) -> int:
+        confirmed = replace(pointer, at=dt.datetime.now(dt.UTC) + dt.timedelta(minutes=minutes))
+        file = folder / POINTER if isinstance(folder, Path) else folder / "pointers" / f"{2:012}"
+        put(file, confirmed.sealed(PLACE, gate.key))
+        return len(read_published(gate.releases, "patients", trusted_keys=gate.key.trusted.places[0], max_age=max_age))
+
+    day = dt.timedelta(days=1)
+    assert reading(9, day) == 3
+    assert reading(11, None) == 3
+    with refused(OutOfDate, reader=True) as ahead:
+        reading(11, day)
+    assert "which is more than 10 minutes in the future" in str(ahead.value)
+
+
 def floats(value: Any) -> list[float]:
     if isinstance(value, dict):
         value = list(value.values())

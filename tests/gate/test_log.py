@@ -295,6 +295,25 @@ def test_a_log_that_is_not_whole_is_refused(local: Gate, change: Callable[[Path]
         assert chain(local, 5).publish()
 
 
+@pytest.mark.parametrize("name", ["9" * 255, "9" * 12, "2000000000"])
+def test_an_entry_with_an_implausible_number_is_named(gate: Gate, name: str) -> None:
+    """An acceptance would have to number its entry after it, which no file system may be able to store."""
+    record(gate, "pass", "a")
+    file = gate.private / "log" / "patients" / name
+    _ = file.write_bytes(b"") if isinstance(file, Path) else file.put(b"")
+    for step in (
+        lambda: record(gate, "pass", "b"),
+        lambda: gate.accept("patients", "tried"),
+        lambda: list(gate.log.entries("patients")),
+    ):
+        with refused(StoreUnavailable, path=str(file), retry=False) as implausible:
+            step()
+        assert advice(implausible.value) == "remove this file."
+    file.unlink()
+    record(gate, "pass", "b")
+    assert gate.log.state("patients").number == 2
+
+
 @pytest.mark.parametrize("damage", [flip, lambda path: path.write_bytes(b"{}"), Path.unlink])
 def test_an_early_entry_that_was_changed_has_no_effect_and_is_named(local: Gate, damage: Callable[[Path], Any]) -> None:
     """The signed state holds what it added. A missing entry stops the table, see above."""

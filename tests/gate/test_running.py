@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from gate_standins import at_most
 
-from privacy_assets.errors import TableBusy, with_advice
+from privacy_assets.errors import StoreUnavailable, TableBusy, with_advice
 from privacy_assets.infra import objects
 from privacy_assets.infra.objects import Location, ObjectPath
 from privacy_assets.pipeline import running
@@ -43,7 +47,7 @@ def file_of(private: Location) -> Location:
 def seen(private: Location, seconds_ago: float, run: str = "first") -> None:
     """Write a lease whose last sign of life was some seconds ago."""
     file, now = file_of(private), time.time()
-    data = json.dumps({"run": run, "started": 0.0, "seen": now - seconds_ago}).encode()
+    data = json.dumps({"run": run, "started": 0.0, "seen": now - seconds_ago, "process": 7, "host": "node-3"}).encode()
     if isinstance(file, Path):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(data)
@@ -58,8 +62,8 @@ def test_a_second_run_stops_with_one_sentence(private: Location) -> None:
         raise AssertionError
     at = time.strftime("%d %b at %H:%M", time.gmtime(json.loads(file_of(private).read_bytes())["started"]))
     assert with_advice(refused.value) == (
-        f"patients: run first started on {at} UTC is still in progress. Fix: wait for it, or terminate it; then run"
-        " again. The lock of a killed run ends after 5 minutes."
+        f"patients: run first (process {os.getpid()} on {socket.gethostname()}) started on {at} UTC is still in"
+        " progress. Fix: wait for it, or terminate it; then run again. The lock of a killed run ends after 5 minutes."
     )
     assert refused.value.retry and (refused.value.table, refused.value.run) == ("patients", "first")
     with lease(private, "second", "visits").held(never):  # another table
@@ -88,6 +92,19 @@ def test_an_error_frees_the_lock_but_not_that_of_another_run(private: Location) 
         assert json.loads(file_of(private).read_bytes())["run"] == "second"
 
 
+def test_the_process_of_the_last_step_is_named_and_a_strange_host_is_not(private: Location) -> None:
+    seen(private, 0)
+    with pytest.raises(TableBusy, match=r"run first \(process 7 on node-3\) started on 01 Jan at 00:00 UTC"):
+        lease(private, "second")._take(never)
+    with lease(private, "first").held(never):
+        assert json.loads(file_of(private).read_bytes())["process"] == os.getpid()
+    file = file_of(private)
+    data = json.dumps({**json.loads(file.read_bytes()), "host": "a\nb"}).encode()
+    _ = file.write_bytes(data) if isinstance(file, Path) else file.put(data)
+    with pytest.raises(TableBusy, match=rf"run first \(process {os.getpid()}\) started on"):
+        lease(private, "second")._take(never)
+
+
 @pytest.mark.parametrize(
     ("ago", "free"), [(0, False), (SILENT - 20, False), (SILENT + 1, True), (-SILENT - 20, True), (-20, False)]
 )
@@ -108,13 +125,70 @@ def test_the_lock_of_a_run_that_ended_is_taken_over_at_once(private: Location) -
         assert json.loads(file_of(private).read_bytes())["run"] == "second"
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"run": 1}', b'{"run": "a", "started": 0, "seen": "x"}'])
-def test_a_damaged_lock_blocks_no_run(private: Location, data: bytes) -> None:
+def refused_for(file: Location, run: Lease) -> None:
+    """Check that a run is refused with the path of its lock and the fix, and does not wait."""
+    with at_most(20), pytest.raises(StoreUnavailable) as refused, run.held(never):
+        raise AssertionError
+    assert str(file) in str(refused.value) and not refused.value.retry
+    assert "then remove" in with_advice(refused.value) or "Fix: remove" in with_advice(refused.value)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"run": 1}',
+        b'{"run": "a", "started": 0, "seen": "x"}',
+        b'{"run": "a", "started": 0, "seen": 1e300, "process": 7, "host": "h"}',
+        b'{"run": "a", "started": 1e300, "seen": %d, "process": 7, "host": "h"}',
+        b'{"run": "a", "started": NaN, "seen": %d, "process": 7, "host": "h"}',
+        b'{"run": "a", "started": 0, "seen": NaN, "process": 7, "host": "h"}',
+        b'{"run": "a", "started": -Infinity, "seen": %d, "process": 7, "host": "h"}',
+        b'{"run": "a", "process": 7, "host": "h", "started": 0, "seen": 1' + 400 * b"0" + b"}",
+        b'{"run": "a", "started": 0, "seen": %d, "process": "x", "host": "h"}',
+        b'{"run": "a", "started": 0, "seen": %d, "process": Infinity, "host": "h"}',
+        b"[" * 100_000,
+    ],
+)
+def test_a_damaged_lock_starts_no_second_run(private: Location, data: bytes) -> None:
+    """Its run may be in progress, so a user decides."""
     seen(private, 0)
     file = file_of(private)
+    data = data.replace(b"%d", f"{time.time():.0f}".encode())
     _ = file.write_bytes(data) if isinstance(file, Path) else file.put(data)
+    refused_for(file, lease(private, "second"))
+    refused_for(file, lease(private, "a"))
+    file.unlink()
     with lease(private, "second").held(never):
         assert json.loads(file_of(private).read_bytes())["run"] == "second"
+
+
+def dangling(file: Path) -> None:
+    file.symlink_to("nowhere")
+
+
+def link(file: Path) -> None:
+    file.with_name("elsewhere").write_bytes(json.dumps({"run": "first", "started": 0, "seen": 0}).encode())
+    file.symlink_to("elsewhere")
+
+
+@pytest.mark.parametrize("make", [dangling, link, Path.mkdir, os.mkfifo])
+@pytest.mark.parametrize("above", [False, True], ids=["lock", "folder of locks"])
+def test_what_is_no_file_in_the_place_of_a_lock_is_named(
+    tmp_path: Path, make: Callable[[Path], Any], above: bool
+) -> None:
+    private = tmp_path / "private"
+    file = private / "running" if above else file_of(private)
+    if above and make is Path.mkdir:
+        return
+    file.parent.mkdir(parents=True)
+    make(file)
+    refused_for(file, lease(private, "first"))
+    file.rmdir() if make is Path.mkdir else file.unlink()
+    with lease(private, "first").held(never):
+        pass
 
 
 def test_a_long_step_shows_signs_of_life(private: Location, monkeypatch: pytest.MonkeyPatch) -> None:

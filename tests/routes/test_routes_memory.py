@@ -14,7 +14,7 @@ from standins import failures, independent, slow
 
 from privacy_assets import read_published
 from privacy_assets.cli.main import main
-from privacy_assets.errors import NotTrusted, PublicationRefused
+from privacy_assets.errors import NotTrusted, OutOfDate, PublicationRefused
 from privacy_assets.gate import release, release_disk
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.keys import rotate_key
@@ -23,6 +23,7 @@ from privacy_assets.gate.releases import default_trusted
 from privacy_assets.gate.statements import ReleaseTarget
 
 AGAIN = "is no longer current"
+HOUR = dt.timedelta(hours=1)
 
 
 class Behind(dt.datetime):
@@ -31,6 +32,14 @@ class Behind(dt.datetime):
     @classmethod
     def now(cls, tz: dt.tzinfo | None = None) -> dt.datetime:
         return super().now(tz) - dt.timedelta(minutes=5)
+
+
+class Ahead(dt.datetime):
+    """A clock that is one day ahead."""
+
+    @classmethod
+    def now(cls, tz: dt.tzinfo | None = None) -> dt.datetime:
+        return super().now(tz) + dt.timedelta(days=1)
 
 
 @pytest.fixture
@@ -43,8 +52,8 @@ def gate_of(defs: dg.Definitions) -> Gate:
     return defs.resources["releases"].gate()
 
 
-def read(world: World, table: str) -> pd.DataFrame:
-    return read_published(world.root / "releases", table)
+def read(world: World, table: str, max_age: dt.timedelta | None = None) -> pd.DataFrame:
+    return read_published(world.root / "releases", table, max_age=max_age)
 
 
 def roll_back(world: World, table: str, name: str) -> None:
@@ -115,6 +124,23 @@ def test_route_44_the_clock_is_set_back(world: World, monkeypatch: pytest.Monkey
     monkeypatch.setattr(Gate, "_check_latest", lambda *_: None)
     assert world.run(older, "clock/published").success
     assert not read(world, "clock").equals(current)
+
+
+@pytest.mark.slow
+def test_route_58_a_release_confirmed_while_the_clock_was_ahead(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its time, the pointer stays young until the other clocks have passed it."""
+    defs = gated(world, "ahead", independent)
+    assert world.run(defs).success
+    with monkeypatch.context() as patch:
+        patch.setattr(release.dt, "datetime", Ahead)
+        assert world.run(defs, "ahead/published").success
+    with pytest.raises(OutOfDate, match="more than 10 minutes in the future"):
+        read(world, "ahead", max_age=HOUR)
+    with monkeypatch.context() as patch:
+        patch.setattr(release, "is_ahead", lambda _: False)
+        assert len(read(world, "ahead", max_age=HOUR))
+    assert world.run(defs, "ahead/published").success
+    assert len(read(world, "ahead", max_age=HOUR))
 
 
 @pytest.mark.slow
