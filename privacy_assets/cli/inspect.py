@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from privacy_assets.tables.schema import ColumnSchema
     from privacy_assets.tables.text import TextForm
 
+_UNNAMED = "it has no name: name the column or drop it"
 _EMPTY = "every value is missing: drop the column or declare its kind"
 
 
@@ -151,7 +152,9 @@ def _inspected(frames: Sequence[pd.DataFrame], files: Sequence[str], people: Per
         n_missing = sum(int(frame[schema.name].isna().sum()) for frame in frames)
         reason = ""
         personal = ""
-        if schema.name in empty:
+        if not schema.name.strip():
+            reason = _UNNAMED
+        elif schema.name in empty:
             reason = _EMPTY
         elif not text_form.doubt:
             parts = zip(frames, files, strict=True)

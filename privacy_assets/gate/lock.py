@@ -23,7 +23,7 @@ from privacy_assets.policy import Policy
 PROPOSED = ".proposed.json"
 _DECLARED = (
     "subject", "kinds", "missing", "timezone", "new_values", "allowed_values", "rare_values", "relations",
-    "shared_subjects", "public_bounds",
+    "shared_subjects", "public_bounds", "max_synthetic_rows",
 )  # fmt: skip
 
 

@@ -324,7 +324,8 @@ def sample(run: TableRun, name: str, values: Values) -> StepResult:
     if run.table.external:
         train, given = fingerprints["train"], run.given.get("synthetic")
         schema = real_schema(tables["train"].schema, rules)
-        made = Sampled(user_synthetic(run.table, given, schema, run.target.partition, run.window))
+        own_rows = user_synthetic(run.table, given, tables["train"], schema, run.target.partition, run.window)
+        made = Sampled(own_rows)
     else:
         trained = values["generator"]
         if not isinstance(trained, Trained):  # the folder of a stored one

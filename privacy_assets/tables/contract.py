@@ -29,7 +29,7 @@ from privacy_assets.tables.schema import (
     option_text,
     yaml_text,
 )
-from privacy_assets.tables.text import MARKERS, Digits, TextForm, infer_text, is_text, texts_of
+from privacy_assets.tables.text import MARKERS, Digits, TextForm, infer_text, is_text, is_time_format, texts_of
 
 REAL_ROLES = ("train", "holdout", "reference")
 EACH_ROW = {"each_row": True}  # the subject of a table in which each row is a different person
@@ -69,7 +69,7 @@ def kind_and_format(declared: object, column: str) -> tuple[Kind, str | None]:
         ((name, form),) = declared.items()
         if name in ("numeric", "integer") and isinstance(form, Mapping) and set(form) == {"decimal"}:
             form = form["decimal"] if form["decimal"] in (",", ".") else None
-        elif name != "datetime" or not isinstance(form, str) or "%" not in form:
+        elif name != "datetime" or not isinstance(form, str) or not is_time_format(form):
             form = None
         if form is None:
             raise ConfigError(
