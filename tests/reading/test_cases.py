@@ -378,6 +378,42 @@ def test_the_number_of_rows_of_a_brought_table_is_an_accepted_setting(
         TableSpec(name="t", source="demo", data={"max_synthetic_rows": 0})
 
 
+IBANS = ["DE89370400440532013000", "GB29NWBK60161331926819", "FR1420041010050500013M02606"]
+CODES = [f"LOC-{n:05d}" for n in range(600)]  # near-unique
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ([f"p{n}@x.org" for n in range(600)], "e-mail addresses"),
+        (IBANS * 200, "bank account numbers"),
+        ([*CODES[:-1], "p1@x.org"], "e-mail addresses"),
+        (CODES, ""),
+    ],
+    ids=["addresses", "IBANs", "one address", "codes"],
+)
+def test_route_57_a_public_list_of_direct_identifiers(
+    values: list[str], reason: str, tmp_path: Path, capsys: Any
+) -> None:
+    listed = {"contact": {"values": sorted(set(values)), "source": "a register"}}
+    rows = zip(ROLES, (TRAIN, HOLDOUT, FRESH), strict=True)
+    tables = {role: frame[:600].assign(contact=values) for role, frame in rows}
+    status = main(brought(tmp_path, tables, allowed_values=listed))
+    told = capsys.readouterr().err
+    assert (status == 2) == bool(reason), told
+    if reason:
+        assert f"values of individual people that would be published: 'contact' ({reason})" in told
+        assert not any(value in told for value in values)
+        tables["train"].to_parquet(tmp_path / "source.parquet")
+        source = {"name": "s", "data": {"source": "source.parquet", "subject": {"each_row": True}}}
+        (tmp_path / "s.yaml").write_text(
+            yaml.safe_dump({**source, "data": {**source["data"], "allowed_values": listed}})
+        )
+        assert main(["run", str(tmp_path / "s.yaml"), "--home", str(tmp_path / "h2")]) == 2
+        with pytest.raises(InputError, match=re.escape(f"'contact' ({reason})")):
+            judged(*tables.values(), allowed_values=listed)
+
+
 class OneReader(io.BytesIO):
     """A slow file that fails if two threads read it at the same time."""
 
