@@ -196,11 +196,14 @@ def _files(files: Sequence[str], forms: Sequence[CsvFormat]) -> Iterator[str]:
 
 
 def _table(columns: Sequence[Inspected]) -> list[str]:
+    from privacy_assets.tables.names import LONGEST as LONGEST_NAME
+
     rows = [["column", "kind", "precision", "missing", "note"]]
     for column in columns:
         precision = NOTHING if column.schema.precision is None else str(column.schema.precision)
         kind = NOTHING if column.is_empty else _kind(column.schema, column.text_form)
-        rows.append([clean(column.name, 40), kind, precision, str(column.n_missing), column.note])
+        # In full: a name is published and can contain private values.
+        rows.append([clean(column.name, LONGEST_NAME), kind, precision, str(column.n_missing), column.note])
     return aligned(rows, terminal_columns())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast, get_args
 
@@ -263,6 +263,12 @@ def contract_of(schema: TableSchema) -> dict[str, str]:
     new categories.
     """
     return {column.name: _stated(column.kind, column.format, column.zoned) for column in schema.columns}
+
+
+def published_names(columns: Iterable[str]) -> str:
+    """Return a sentence with the names of all columns, in full: a name can contain private values, too."""
+    named = ", ".join(map(repr, columns))
+    return f"The release publishes the names of its columns, so check them: {named}."
 
 
 def _stated(kind: Kind, form: str, zoned: bool = False) -> str:
