@@ -22,6 +22,7 @@ from privacy_assets.pipeline.spec import TableSpec
 from privacy_assets.tables.reading import read_table
 
 SECRET = "pASSw0rd"
+NO_SLASHES = f"https:user:{SECRET}@host/x.csv"
 WITH = [
     f"s3://KEY:{SECRET}@bucket/x.csv",
     f"s3:/KEY:{SECRET}@bucket/x.csv",
@@ -50,6 +51,11 @@ WITH = [
     f"oci://user:{SECRET}@ns/x.csv",
     f"sftp://user:{SECRET}@host/x.csv",
     f"abfs://container:{SECRET}@account/x.csv",
+    *(f"{start}user:{SECRET}@host/x.csv" for start in ("https:", "HTTPS:", "https//", "htps:", "//", "s3:", "sftp:")),
+    f"https:{SECRET}@host/x.csv",
+    f"https%3Auser:{SECRET}@host/x.csv",
+    f"https:host/x.csv?key={SECRET}",
+    f"https:host/x.csv?{SECRET}",
 ]
 WITHOUT = [
     "s3://bucket/a@b.csv", "s3://bucket/part-*.csv", "https://host:8080/x.csv", "https://[::1]:80/x.csv",
@@ -57,7 +63,7 @@ WITHOUT = [
     "s3://bucket/a&b/year=2024/x.csv", "gs://bucket/x.csv?generation=1", "oci://bucket@ns/x.csv",
     "github://org:repo@main/x.csv", "github://org:repo/x.csv", "abfs://container@account.dfs.core.windows.net/x.csv",
     "sftp://user@host/x.csv", "/folder/a:b@c/x.csv", "file:///a/u:p@b.csv", "C:/users/x.csv", "ray://host:10001",
-    "a:b@c",
+    "a:b@c", "http:localhost:80", "sftp:user@host", "image:tag@sha256:0a", "/data//a@b.csv", "note: https: see a@b",
 ]  # fmt: skip
 
 
@@ -83,7 +89,7 @@ def test_other_urls_and_paths_pass(url: str) -> None:
     check_no_credentials(url)
 
 
-@pytest.mark.parametrize("url", [WITH[0], WITH[5], WITH[10]])
+@pytest.mark.parametrize("url", [WITH[0], WITH[5], WITH[10], NO_SLASHES])
 def test_every_url_of_a_spec_is_looked_at(url: str) -> None:
     files = {"synthetic": "s.csv", "train": "t.csv", "holdout": "h.csv", "reference": "r.csv"}
     specs: list[dict[str, Any]] = [{"source": url}, {"policy": url}, {"data": {"source": url}}]
@@ -116,7 +122,7 @@ def test_a_template_in_any_setting_is_refused_and_makes_no_folder(text: str, tmp
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("url", [WITH[0], WITH[5]])
+@pytest.mark.parametrize("url", [WITH[0], WITH[5], NO_SLASHES])
 def test_every_url_of_a_deployment_is_looked_at(url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for field in ("home", "releases", "private", "trusted_keys", "signing_key"):
         refused(lambda field=field: ReleaseResource(**{field: url}))
@@ -146,11 +152,17 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-@pytest.mark.parametrize("url", [WITH[0], WITH[2], WITH[5]])
+@pytest.mark.parametrize("url", [WITH[0], WITH[2], WITH[5], NO_SLASHES])
 def test_no_command_repeats_credentials(words: list[str], url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([word.replace("URL", url) for word in words]) == 2
     said = capsys.readouterr()
     assert "a URL must not contain credentials" in said.err and SECRET not in said.err + said.out
+
+
+@pytest.mark.parametrize("url", ["https:host/x.csv", "s3:bucket/x.csv"])
+def test_route_60_a_url_without_slashes_is_not_a_path(url: str) -> None:
+    with pytest.raises(ConfigError, match="is neither a path nor a URL"):
+        location(url)
 
 
 def test_an_unknown_parameter_is_refused_with_the_known_ones_and_the_fix() -> None:

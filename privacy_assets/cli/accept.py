@@ -1,9 +1,9 @@
 """The command ``privacy-assets accept``: sign the changed lock of a table, or let a stopped table run again.
 
 A run that differs from the signed lock of its table stops, and writes the lock that it proposes to the private folder.
-This command prints the difference and signs the proposed lock. It needs neither the definition of the table nor an
-orchestrator. A table stops if 4 of its last 7 verdicts are "fail". To let it run again, give a --reason, which is
-signed.
+This command prints the difference and the names of all columns, and signs the proposed lock. It needs neither the
+definition of the table nor an orchestrator. A table stops if 4 of its last 7 verdicts are "fail". To let it run again,
+give a --reason, which is signed.
 
 exit status:
   0  the proposed lock was signed, or the stopped table may run again
@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
@@ -28,6 +29,8 @@ from privacy_assets.cli.options import NO, YES, Commands, deployment_settings, s
 from privacy_assets.errors import ConfigError, TableStopped, did_you_mean, safe_repr, with_advice
 from privacy_assets.infra.objects import Location
 from privacy_assets.report.words import clean
+
+_LONGEST_NAMES = 1_000_000  # characters
 
 
 def add_accept(commands: Commands) -> None:
@@ -67,6 +70,7 @@ def _accept(options: argparse.Namespace) -> int:
         return NO
     if lines:
         say(f"{table} (lock -> proposed lock):", *(f"  {clean(line, 2000)}" for line in lines))
+    _say_names(locks.columns(table), proposed)
     if stopped and not reason:
         raise ConfigError(with_advice(stopped))
     if stopped:
@@ -76,6 +80,15 @@ def _accept(options: argparse.Namespace) -> int:
         locks.sign(table, proposed, reason)
         say(f"{table}: the new lock is signed ({locks.file(table)}).")
     return YES
+
+
+def _say_names(accepted: Mapping[str, str], proposed: Mapping[str, Any]) -> None:
+    """Print the names of the columns that will be in force: those of the proposed lock, else the accepted ones."""
+    from privacy_assets.tables.contract import published_names
+
+    columns = proposed.get("columns") or accepted
+    if isinstance(columns, dict) and columns:
+        say(clean(published_names(columns), _LONGEST_NAMES))
 
 
 def _proposed(path: Location) -> dict[str, Any]:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from privacy_assets.tables.schema import ColumnSchema
     from privacy_assets.tables.text import TextForm
 
+_UNNAMED = "it has no name: name the column or drop it"
 _EMPTY = "every value is missing: drop the column or declare its kind"
 
 
@@ -151,7 +152,9 @@ def _inspected(frames: Sequence[pd.DataFrame], files: Sequence[str], people: Per
         n_missing = sum(int(frame[schema.name].isna().sum()) for frame in frames)
         reason = ""
         personal = ""
-        if schema.name in empty:
+        if not schema.name.strip():
+            reason = _UNNAMED
+        elif schema.name in empty:
             reason = _EMPTY
         elif not text_form.doubt:
             parts = zip(frames, files, strict=True)
@@ -193,11 +196,14 @@ def _files(files: Sequence[str], forms: Sequence[CsvFormat]) -> Iterator[str]:
 
 
 def _table(columns: Sequence[Inspected]) -> list[str]:
+    from privacy_assets.tables.names import LONGEST as LONGEST_NAME
+
     rows = [["column", "kind", "precision", "missing", "note"]]
     for column in columns:
         precision = NOTHING if column.schema.precision is None else str(column.schema.precision)
         kind = NOTHING if column.is_empty else _kind(column.schema, column.text_form)
-        rows.append([clean(column.name, 40), kind, precision, str(column.n_missing), column.note])
+        # In full: a name is published and can contain private values.
+        rows.append([clean(column.name, LONGEST_NAME), kind, precision, str(column.n_missing), column.note])
     return aligned(rows, terminal_columns())
 
 

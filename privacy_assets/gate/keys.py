@@ -36,8 +36,8 @@ class TrustedKeys:
             and root.
 
     Raises:
-        ConfigError: On use, if a place has no key, a file is not an Ed25519 public key, or another user can change one.
-            A single invalid key is an error even if other keys are valid.
+        ConfigError: On use, if a place has no key, a file is hidden or is not one Ed25519 public key, or another user
+            can change one. A single invalid key is an error even if other keys are valid.
     """
 
     places: tuple[Path, ...]
@@ -241,14 +241,21 @@ def _public_key(file: Path) -> SSlibKey:
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
     from securesystemslib.signer import SSlibKey
 
+    if file.name.startswith("."):
+        fix = "rename or remove this file"
+        raise ConfigError(f"{file}: a trusted key must not be a hidden file. Fix: {fix}.")
     try:
-        key = load_pem_public_key(read_regular(file))
+        pem = read_regular(file)
+        key = load_pem_public_key(pem)
     except OSError as error:
         raise ConfigError(
             f"{file}: the trusted key cannot be read ({error.strerror}). Fix: grant read permission."
         ) from None
     except (ValueError, UnsupportedAlgorithm, InternalError):
         raise ConfigError(f"{file}: this is not a public key in PEM form. Fix: replace or remove this file.") from None
+    if pem.count(b"-----BEGIN ") > 1:  # only the first key would be read
+        fix = "write each key to a file of its own"
+        raise ConfigError(f"{file}: there is more than one PEM block. Fix: {fix}.")
     if not isinstance(key, Ed25519PublicKey):
         raise ConfigError(f"{file}: a trusted key must be an Ed25519 public key. Fix: replace or remove this file.")
     return SSlibKey.from_crypto(key)

@@ -23,7 +23,7 @@ from privacy_assets.policy import Policy
 PROPOSED = ".proposed.json"
 _DECLARED = (
     "subject", "kinds", "missing", "timezone", "new_values", "allowed_values", "rare_values", "relations",
-    "shared_subjects", "public_bounds",
+    "shared_subjects", "public_bounds", "max_synthetic_rows",
 )  # fmt: skip
 
 
@@ -93,11 +93,15 @@ class Locks:
         """
         state, proposed = Log(self.private, self.key).state(table), entries_of(policy, setup)
         lines, locked = self.difference(table, proposed), self._entries(table).get("columns")
-        contract = locked if columns is None else columns
+        contract = dict(columns or {})
+        if columns is None:  # an accepted change of other settings accepts no new names of columns
+            dropped = proposed.get("drop", ())
+            contract = {name: kind for name, kind in (locked or {}).items() if name not in dropped}
         replaces = new and not (state.verdicts or state.first)
-        if contract and (replaces or not lines):  # after other changes, the lock gets the contract of the next run
-            proposed["columns"] = dict(contract)
-            lines = self.difference(table, proposed) if locked else []
+        if contract:
+            proposed["columns"] = contract
+        if contract and locked:
+            lines = self.difference(table, proposed)
         if lines and not replaces:
             put_atomic(self.file(table, PROPOSED), json.dumps(proposed, indent=2).encode())
             text = "\n  ".join([f"{table}: this run differs from the lock of the table (lock -> this run):", *lines])

@@ -38,9 +38,7 @@ _QUERY = (
     "a URL must not contain credentials, because messages and signed records can show it, so its only parameters are"
     f" {', '.join(_PARAMETERS)}. Fix: leave out the others, or copy the file. For credentials, {_SET}"
 )
-_AUTHORITY = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):[/\\]+([^/\\?#\s]*)")
 _PORT = re.compile(r"(\[[0-9A-Fa-f:.]*\]|[^:]*)(:[0-9]*)?")
-_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):[/\\]+(.*)", re.DOTALL)
 _NOT_SECRET = {name.lower() for name in _PARAMETERS}
 _NAMES_USER = (  # user@host
     "abfs",
@@ -57,6 +55,14 @@ _NAMES_USER = (  # user@host
 )
 _NAMES_BRANCH = ("github",)  # organization:repository@branch
 _WRITABLE = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}  # with conditional create, and their extras
+# Protocols that are recognized in a URL without slashes (https:host), which is a mistyped one.
+_MISTYPED = "|".join((*_NAMES_USER, *_WRITABLE, "https?", "ftps?"))
+_NO_SLASHES = rf"\b(?i:{_MISTYPED}):(?=[^/\\\s])"
+_HOST = r"([^/\\?#\s]*)"
+_AUTHORITY = re.compile(rf"([A-Za-z][A-Za-z0-9+.-]*:[/\\]+|{_NO_SLASHES}){_HOST}")
+# A password in a URL with another protocol without slashes, or without a protocol (https//user:password@host).
+_PASSWORD = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:|(?<![:/\\])[/\\]{2,})[^:@/\\?#\s]+:[^/\\?#\s]*@")
+_URL = re.compile(rf"([A-Za-z][A-Za-z0-9+.-]+:[/\\]+|{_NO_SLASHES})(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -297,7 +303,7 @@ def location(given: str | Location) -> Location:
     check_no_credentials(text)
     check_no_template(text)
     scheme, mark, rest = text.partition("://")
-    if not text or (not mark and re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", text)):
+    if not text or (not mark and re.match(rf"[A-Za-z][A-Za-z0-9+.-]+:/|{_NO_SLASHES}", text)):
         raise ConfigError(f"{safe_repr(text)} is neither a path nor a URL such as s3://bucket/folder.")
     if not mark:
         return Path(text)
@@ -345,7 +351,8 @@ def check_no_credentials(text: str) -> None:
     plain = unicodedata.normalize("NFKC", text)
     while (decoded := unquote(plain)) != plain:
         plain = decoded
-    for scheme, host in _AUTHORITY.findall(plain):
+    for start, host in _AUTHORITY.findall(plain):
+        scheme = start.partition(":")[0]
         if scheme.lower() in _NAMES_BRANCH:
             continue
         user, at, _ = host.rpartition("@")
@@ -353,8 +360,10 @@ def check_no_credentials(text: str) -> None:
         port = scheme.lower() not in _WRITABLE and _PORT.fullmatch(host.rpartition("@")[2])
         if (at and not name) or (":" in host.rpartition("@")[2] and not port):
             raise ConfigError(f"{scheme}://...: {_CREDENTIALS}")
+    if _PASSWORD.search(plain):
+        raise ConfigError(f"a text with a password: {_CREDENTIALS}")
     if (url := _URL.search(plain)) and not _parameters(plain, url[2]) <= _NOT_SECRET:
-        raise ConfigError(f"{url[1]}://...?...: {_QUERY}")
+        raise ConfigError(f"{url[1].partition(':')[0]}://...?...: {_QUERY}")
 
 
 def _parameters(text: str, rest: str) -> set[str]:
@@ -363,7 +372,7 @@ def _parameters(text: str, rest: str) -> set[str]:
     In the URLs of object stores a question mark without ``name=`` is a pattern. On the web it begins a query.
     """
     names = re.findall(r"[?&#;]([^?&#;/=]*)=", rest)
-    if re.search(r"https?:[/\\]", text, re.IGNORECASE):
+    if re.search(r"https?:", text, re.IGNORECASE):
         for query in re.findall(r"\?(\S+)", rest):
             names += [part.partition("=")[0] for part in re.split("[?&#;]", query) if part]
     return {name.lower() for name in names}

@@ -188,12 +188,14 @@ class ResolvedTable:
         """
         metrics = {name: metric.settings() for name, metric in self.metrics.items()}
         embedder = None if self.embedder is None else dict(self.embedder)
+        max_synthetic_rows = self.spec.data.max_synthetic_rows
         own = {"seed": self.spec.run.seed, "metrics": metrics, "embedder": embedder, "filter": self.filter_setup}
         return {
             **self.split_setup(keyed_fingerprint),
             **own,
             **({"shared_subjects": True} if self.spec.data.shared_subjects else {}),
             **({"public_bounds": list(self.bounded_columns)} if self.bounded_columns else {}),
+            **({"max_synthetic_rows": max_synthetic_rows} if max_synthetic_rows is not None else {}),
         }
 
     @property

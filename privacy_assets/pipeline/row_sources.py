@@ -23,9 +23,13 @@ from privacy_assets.tables.given import given_frame, load
 from privacy_assets.tables.roles import may_tell_people_apart
 from privacy_assets.tables.schema import Frame, TableSchema, yaml_text
 from privacy_assets.tables.splitting import split_rows
+from privacy_assets.tables.stored import stored_rows
 from privacy_assets.tables.table import Table
 
 Window = tuple[Any, Any]  # start and end of a time partition
+# An external synthetic table may have the larger one of this number of rows, and this many for each row of train.
+_MAX_ROWS = 1_000_000
+_MAX_ROWS_RATIO = 10
 
 
 def read_source(row_source: RowSource, given: object, partition: str | None, form: CsvFormat) -> Frame:
@@ -212,18 +216,36 @@ def _of_partition(
 def user_synthetic(
     resolved: ResolvedTable,
     given: pd.DataFrame | None,
+    train: Table,
     schema: TableSchema,
     partition: str | None,
     window: Window | None,
 ) -> Table:
     """Return the external synthetic table with the columns and precision of the private one.
 
-    Raises InputError if it does not fit the schema.
+    Raises InputError if it does not fit the schema, or has too many rows. The footers of Parquet files decide before
+    their rows are read, because a small file can expand to more rows than fit in memory.
     """
     row_source = resolved.row_sources["synthetic"]
+    data = resolved.spec.data
+    column = None if PARTITION_MARK in row_source.path else data.partition_column
+    max_rows = data.max_synthetic_rows or max(_MAX_ROWS, _MAX_ROWS_RATIO * len(train))
+    where = row_source.describe()
+    if row_source.kind == "file" and column is None:
+        _check_size(stored_rows(partition_path(row_source.path, partition)), max_rows, where)
     rows = read_source(row_source, given, partition, resolved.declared.read)
-    table = synthetic_table(rows, schema, resolved.spec.data.subject, resolved.declared)
-    column = None if PARTITION_MARK in row_source.path else resolved.spec.data.partition_column
+    if column is None:  # otherwise the table has the rows of all partitions
+        _check_size(len(rows), max_rows, where)
+    table = synthetic_table(rows, schema, data.subject, resolved.declared)
     zoned = column is not None and schema[column].zoned
     chosen = select_partition(table.frame(), column, partition, window, where="synthetic", zoned=zoned)
+    _check_size(len(chosen), max_rows, where)
     return table.take(chosen.index.to_numpy())
+
+
+def _check_size(n_rows: int, max_rows: int, where: str) -> None:
+    """Raise InputError if an external synthetic table has too many rows."""
+    if n_rows > max_rows:
+        setting = yaml_text({"max_synthetic_rows": n_rows})
+        problem = f"the synthetic table has {n_rows:,} rows, and at most {max_rows:,} are allowed"
+        raise InputError(problem, where=where, fix=f"provide fewer rows, or allow them (data: {setting})")

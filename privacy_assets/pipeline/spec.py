@@ -121,6 +121,12 @@ class Data(Group):
         title=_ROWS,
         description="further rows that the generator of the existing synthetic table has not seen",
     )
+    max_synthetic_rows: int | None = Field(
+        default=None,
+        ge=1,
+        description="maximum number of rows of an existing synthetic table; default: ten times the rows of train, or"
+        " 1,000,000 if that is more",
+    )
     partition_column: Annotated[str | None, Named] = Field(
         default=None,
         title="the name of a column, or null",

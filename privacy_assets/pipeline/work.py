@@ -59,7 +59,7 @@ from privacy_assets.report.report import Report
 from privacy_assets.stats.estimates import MetricResult
 from privacy_assets.tables.canonical import without_rare_values
 from privacy_assets.tables.column import Column
-from privacy_assets.tables.contract import contract_of
+from privacy_assets.tables.contract import contract_of, published_names
 from privacy_assets.tables.roles import check_published
 from privacy_assets.tables.splitting import pseudonyms, split_rows
 from privacy_assets.tables.table import Table
@@ -288,6 +288,8 @@ def split(run: TableRun, name: str, values: Values) -> StepResult:
         rows = split_rows(source, run.deployment.key("split"), table.shares)
         parts = {role: source.take(chosen).map(Column.compact) for role, chosen in rows.items()}
     columns = contract_of(parts["train"].schema)
+    if not gate.locks.columns(run.target.table):
+        run.progress(published_names(columns))
     parts = without_rare_values(parts, min_holders, table.declared, table.bounded_columns)
     result = run.sign(parts)
     entries = gate.locks.check(run.target.table, table.policy, run.setup, new=True, columns=columns)
@@ -324,7 +326,8 @@ def sample(run: TableRun, name: str, values: Values) -> StepResult:
     if run.table.external:
         train, given = fingerprints["train"], run.given.get("synthetic")
         schema = real_schema(tables["train"].schema, rules)
-        made = Sampled(user_synthetic(run.table, given, schema, run.target.partition, run.window))
+        own_rows = user_synthetic(run.table, given, tables["train"], schema, run.target.partition, run.window)
+        made = Sampled(own_rows)
     else:
         trained = values["generator"]
         if not isinstance(trained, Trained):  # the folder of a stored one

@@ -18,7 +18,7 @@ from privacy_assets.tables.given import load
 from privacy_assets.tables.names import as_named
 from privacy_assets.tables.relations import Relation, find_relations
 from privacy_assets.tables.roles import check_subject_is_not_published, with_roles
-from privacy_assets.tables.schema import Frame, TableSchema, check_frame, check_not_published, yaml_text
+from privacy_assets.tables.schema import Frame, TableSchema, check_frame, check_named, check_not_published, yaml_text
 from privacy_assets.tables.sums import find_sums
 from privacy_assets.tables.table import Table
 from privacy_assets.tables.threshold_rule import holds_text, make_rule, notes_of, published_schema
@@ -85,6 +85,7 @@ def real_tables(
     for role, frame in frames.items():
         frame = declared.without_dropped(frame, subject)
         frames[role] = frame if subject is None else frame.drop(columns=[subject])
+        check_named(frames[role].columns, names[role])
     doubts = list[str]()
     if subject is not None and schema is None:
         doubts = check_subject_is_not_published(frames, names, ids, subject, declared)
@@ -236,4 +237,5 @@ def synthetic_table(
     """
     frame = declared.without_dropped(frame)
     check_not_published(frame.columns, as_named(subject), where)
+    check_named(frame.columns, where)
     return Table.of(frame, schema, where=where, synthetic=True, external=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast, get_args
 
@@ -29,7 +29,7 @@ from privacy_assets.tables.schema import (
     option_text,
     yaml_text,
 )
-from privacy_assets.tables.text import MARKERS, Digits, TextForm, infer_text, is_text, texts_of
+from privacy_assets.tables.text import MARKERS, Digits, TextForm, infer_text, is_text, is_time_format, texts_of
 
 REAL_ROLES = ("train", "holdout", "reference")
 EACH_ROW = {"each_row": True}  # the subject of a table in which each row is a different person
@@ -69,7 +69,7 @@ def kind_and_format(declared: object, column: str) -> tuple[Kind, str | None]:
         ((name, form),) = declared.items()
         if name in ("numeric", "integer") and isinstance(form, Mapping) and set(form) == {"decimal"}:
             form = form["decimal"] if form["decimal"] in (",", ".") else None
-        elif name != "datetime" or not isinstance(form, str) or "%" not in form:
+        elif name != "datetime" or not isinstance(form, str) or not is_time_format(form):
             form = None
         if form is None:
             raise ConfigError(
@@ -263,6 +263,12 @@ def contract_of(schema: TableSchema) -> dict[str, str]:
     new categories.
     """
     return {column.name: _stated(column.kind, column.format, column.zoned) for column in schema.columns}
+
+
+def published_names(columns: Iterable[str]) -> str:
+    """Return a sentence with the names of all columns, in full: a name can contain private values, too."""
+    named = ", ".join(map(repr, columns))
+    return f"The release publishes the names of its columns, so check them: {named}."
 
 
 def _stated(kind: Kind, form: str, zoned: bool = False) -> str:

@@ -58,13 +58,22 @@ class CsvFormat:
         sep, encoding = told.get("sep") or "", told.get("encoding") or ""
         if not isinstance(sep, str) or len(sep) > 1 or sep in ('"', "\n", "\r"):
             raise ConfigError('read: sep must be one character, such as ";".')
-        try:
-            codecs.lookup(encoding or "utf-8")
-        except (LookupError, TypeError):
+        if not _decodes_text(encoding or "utf-8"):
             raise ConfigError(
-                "read: the encoding is unknown. Fix: name one, such as utf-8, cp1252 or latin-1."
-            ) from None
+                "read: the encoding is unknown, or it is not one of text. Fix: name one, such as utf-8, cp1252 or"
+                " latin-1."
+            )
         return cls(sep, encoding)
+
+
+def _decodes_text(encoding: Any) -> bool:
+    """Return True if the encoding can read text as pyarrow does, unlike codecs such as zip, hex and punycode."""
+    try:
+        sample = pa.py_buffer("a".encode(encoding))
+        text = codecs.getincrementaldecoder(encoding)().decode(sample)
+    except Exception:  # noqa: BLE001 (each codec has errors of its own)
+        return False
+    return isinstance(text, str)
 
 
 def suffix_of(file: Location | Path) -> str:

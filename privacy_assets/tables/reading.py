@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
+import io
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -106,16 +108,11 @@ def parse_table(source: Path | BinaryIO, kind: str, *, where: str, form: CsvForm
             encoding = encoding_of(source.read(4))
             source.seek(0)
         table = _read_csv(source, sep, encoding)
-        # Invalid UTF-8 is detected late: its cells become bytes, and names are decoded on access.
-        clean = bool(table.column_names) and not any(map(pa.types.is_binary, table.schema.types))
-    except (pa.ArrowException, OSError, EOFError, UnicodeError) as error:
+    except (pa.ArrowException, OSError, EOFError, UnicodeError, csv.Error) as error:
         fault = _other_kind(source, kind, where)
         if fault is None and kind == "csv" and not isinstance(error, EOFError | gzip.BadGzipFile):
             fault = _second_look(source, where, sep, encoding)
         (fault or unreadable(kind, where, error)).raise_without_context()
-    fault = None if clean else _second_look(source, where, sep, encoding)
-    if fault is not None:
-        raise fault
     check_header(table, where, sep)
     return renamed(frame_of(table, where, kind), where)
 
@@ -136,14 +133,30 @@ def _other_kind(source: Path | BinaryIO, kind: str, where: str) -> InputError | 
 
 def _read_csv(source: Path | BinaryIO, sep: str, encoding: str) -> pa.Table:
     """Read a CSV file as text, so that no cell is changed: types are decided for all tables of a release together."""
-    blocks = pa.csv.ReadOptions(block_size=_BLOCK, encoding="utf8" if encoding == "utf-8-sig" else encoding)
+    if isinstance(source, Path):
+        with source.open("rb") as stream:
+            return _read_csv(stream, sep, encoding)
+    # The types of pyarrow need the number of columns. A reader of pyarrow would still read ahead in a thread.
+    positions = [str(position) for position in range(_n_fields(source, sep, encoding))]
+    arrow_encoding = "utf8" if encoding == "utf-8-sig" else encoding
+    blocks = pa.csv.ReadOptions(block_size=_BLOCK, encoding=arrow_encoding, column_names=positions)
     parsing = pa.csv.ParseOptions(newlines_in_values=True, delimiter=sep)
-    with pa.csv.open_csv(source, read_options=blocks, parse_options=parsing) as stream:
-        types = dict.fromkeys(stream.schema.names, pa.large_string())
-    if not isinstance(source, Path):
-        source.seek(0)
+    types = dict.fromkeys(positions, pa.large_string())
     texts = pa.csv.ConvertOptions(column_types=types, strings_can_be_null=True, null_values=[""], check_utf8=True)
-    return pa.csv.read_csv(source, read_options=blocks, parse_options=parsing, convert_options=texts)
+    table = pa.csv.read_csv(source, read_options=blocks, parse_options=parsing, convert_options=texts)
+    names = [column[0].as_py() or "" for column in table.columns]
+    return table.slice(1).rename_columns(names)
+
+
+def _n_fields(source: BinaryIO, sep: str, encoding: str) -> int:
+    """Return the number of fields in the first line of a CSV file that is not empty."""
+    text = io.TextIOWrapper(source, encoding=encoding, newline="")
+    try:
+        header = next(filter(None, csv.reader(text, delimiter=sep)), [])
+    finally:
+        text.detach()  # keep the stream open for its owner
+    source.seek(0)
+    return len(header)
 
 
 def _second_look(source: Path | BinaryIO, where: str, sep: str, encoding: str) -> InputError | None:

@@ -314,8 +314,8 @@ def with_roles(
         where: Name of the tables in messages.
 
     Raises:
-        InputError: If a column is open and its values are not all declared as allowed values. The message gives column,
-            reason and possible fixes.
+        InputError: If a column is open and its values are not all declared as allowed values, or a public list contains
+            e-mail addresses or IBANs. The message gives column, reason and possible fixes.
     """
     columns, reasons = [], {}
     for column in schema.columns:
@@ -328,7 +328,12 @@ def with_roles(
         reason = open_reason(column, parts, people, column.name in (kinds or {}))
         if reason in (_SHARED_TEXT, _ALONE_TEXT) and column.name in declared.rare_values:
             reason = ""  # shortened until enough people have each code
-        if reason and not _covered(column, parts):
+        if reason and _covered(column, parts):
+            reason = ""
+        if source:
+            # A list that identifies people is not public, whatever its source says.
+            reason = certain_identifier(map(str, allowed)) or reason
+        if reason:
             reasons[column.name] = reason
         columns.append(replace(column, role=natural_role(column, parts)))
     if reasons:

@@ -140,6 +140,15 @@ def check_frame(frame: Frame, *, where: str, smallest: int = 1) -> None:
         raise InputError(problem, where=where, fix="add rows")
 
 
+def check_named(columns: Iterable[str], where: str) -> None:
+    """Raise InputError if a column has a blank name. Files of tables with an index have one."""
+    for position, name in enumerate(columns):
+        if not name.strip():
+            settings = yaml_text({"drop": [name]})
+            fix = f"name it, or drop it (data: {settings}; on the command line --drop {option_text([name])})"
+            raise InputError(f"column {position} has no name", where=where, fix=fix)
+
+
 def yaml_text(value: object) -> str:
     """Format a value as YAML in one line, to paste into the settings of a table."""
     text: str = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, sort_keys=False, width=math.inf)

@@ -7,6 +7,7 @@ user declares it. Codes stay text, because ``007`` and ``7`` are different codes
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -336,6 +337,15 @@ def parse_times(texts: pa.Array, form: str = "") -> pd.Series:
     strings = pd.Series(pc.utf8_trim_whitespace(texts).to_pandas())
     times = pd.to_datetime(strings, errors="coerce", utc=True, format=form or "ISO8601")
     return times.astype("datetime64[us, UTC]")
+
+
+def is_time_format(form: str) -> bool:
+    """Return True if times can be read in this format of ``strptime``."""
+    try:
+        parse_times(pa.array(["2020"], pa.large_string()), form)
+    except (ValueError, re.error):
+        return False
+    return "%" in form
 
 
 def is_text(series: pd.Series) -> bool:

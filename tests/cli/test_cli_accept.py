@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import yaml
 
+from privacy_assets.cli.main import main
 from privacy_assets.errors import LockDiffers, TableStopped, with_advice
 from privacy_assets.gate.deployment import DeploymentSettings
 from privacy_assets.gate.lock import PROPOSED
@@ -139,6 +143,54 @@ def test_nothing_is_signed_without_the_key_of_the_deployment(home: Path, command
     (home / "kept").rename(key)
     (home / "private").chmod(0o755)
     assert "chmod 700" in command("accept", NAME, "--releases", home / "releases", status=2).err
+
+
+HIDDEN = "".join(f"row {n}: 43 Basel; " for n in range(8))[:128].strip()  # private values in the name of a column
+
+
+@pytest.mark.parametrize("change", [{}, {"kinds": {"age": "numeric"}}, {"drop": ["grade"]}], ids=str)
+def test_route_62_rows_in_the_names_of_columns(change: dict[str, object], home: Path, command: Command) -> None:
+    """No accepted change of other settings lets another name of a column through."""
+    split(steps(home))
+    verdicts(steps(home), "undecided")
+    accept = ("accept", NAME, "--releases", home / "releases")
+    frame = pd.read_parquet("people.parquet")
+    frame.assign(**{HIDDEN: 1}).to_parquet("people.parquet")
+    if change:
+        with pytest.raises(LockDiffers):
+            split(steps(home, **change))
+        assert repr(HIDDEN) not in command(*accept).out
+    with pytest.raises(LockDiffers, match=re.escape(f"columns {HIDDEN!r}: not set -> 'number'")):
+        split(steps(home, **change))
+    out = command(*accept).out
+    assert f"columns {HIDDEN!r}: not set -> 'number'" in out
+    names = next(line for line in out.splitlines() if line.startswith("The release publishes the names"))
+    dropped = change.get("drop", [])
+    assert all((repr(name) in names) == (name not in dropped) for name in (*frame.columns, HIDDEN))
+    split(steps(home, **change))
+    frame.to_parquet("people.parquet")
+    with pytest.raises(LockDiffers, match=re.escape(f"columns {HIDDEN!r}: 'number' -> not set")):
+        split(steps(home, **change))
+
+
+def test_the_first_runs_and_inspect_print_the_names_of_all_columns(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frame = pd.read_parquet("people.parquet").assign(**{HIDDEN: 1})
+    frame.to_parquet("people.parquet")
+
+    def printed() -> list[str]:
+        told: list[str] = []
+        split(replace(steps(home), progress=told.append))
+        return [line for line in told if line.startswith("The release publishes the names of its columns")]
+
+    for _ in range(2):
+        (names,) = printed()
+        assert all(repr(name) in names for name in frame.columns)
+    verdicts(steps(home), "undecided")
+    assert printed() == []
+    main(["inspect", "people.parquet"])
+    assert HIDDEN in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -138,6 +138,7 @@ BROKEN_TRUSTED: dict[str, tuple[Callable[[Path], object], str]] = {
     "a private key": (written(private_pem()), "not a public key in PEM form"),
     "RSA": (written(public_pem(rsa_key())), "must be an Ed25519 public key"),
     "EC": (written(public_pem(ec_key())), "must be an Ed25519 public key"),
+    "two keys": (lambda path: path.write_bytes(path.read_bytes() + public_pem()), "more than one PEM block"),
     "a folder": (replaced_by(Path.mkdir), "regular file|cannot be read"),
     "a pipe": (replaced_by(os.mkfifo), "regular file"),
     "a link to nothing": (replaced_by(lambda path: path.symlink_to("nowhere")), "cannot be read"),
@@ -157,6 +158,16 @@ def test_a_trusted_key_that_is_not_in_order_stops_everything(
         file.write_bytes(public_pem())
     change(file)
     refuses_all(ready, tmp_path, match, file)
+
+
+def test_route_60_a_hidden_file_in_the_folder_of_trusted_keys_stops_everything(ready: Chain, tmp_path: Path) -> None:
+    """The owner, who lists the folder, does not see this signer."""
+    ready.publish()
+    file = tmp_path / "trusted_keys" / ".second.pem"
+    file.write_bytes(public_pem())
+    refuses_all(ready, tmp_path, "must not be a hidden file", file)
+    with pytest.raises(ConfigError, match="must not be a hidden file"):
+        read(ready.gate)
 
 
 def test_a_folder_of_trusted_keys_that_everybody_may_write_to_is_refused(ready: Chain, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import yaml
 from privacy_assets import Report, evaluate
 from privacy_assets.cli.main import main
 from privacy_assets.errors import ConfigError, InputError
+from privacy_assets.pipeline import row_sources
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.row_sources import select_partition, source_table
 from privacy_assets.pipeline.spec import TableSpec
@@ -25,7 +27,7 @@ from privacy_assets.tables.contract import infer_schema
 from privacy_assets.tables.declared import Declared
 from privacy_assets.tables.files import CsvFormat
 from privacy_assets.tables.personal_data import personal_note
-from privacy_assets.tables.reading import read_table
+from privacy_assets.tables.reading import parse_table, read_table
 from privacy_assets.tables.roles import may_tell_people_apart
 from privacy_assets.tables.table import Table
 
@@ -278,13 +280,160 @@ def test_the_true_reason_of_a_wrong_file(tmp_path: Path, name: str, content: byt
         read_table(tmp_path / name)
 
 
-@pytest.mark.parametrize("name", ["Income [EUR]", "[a,b]", "[no]", "", "a: b", "- x", "#1", "'q'", "{x}", "null", "é"])
+@pytest.mark.parametrize("name", ["Income [EUR]", "[a,b]", "[no]", "a: b", "- x", "#1", "'q'", "{x}", "null", "é"])
 def test_the_line_to_drop_a_column_can_be_pasted(name: str) -> None:
     frame = pd.DataFrame({name: [f"C{i:06d}" for i in range(300)], "x": np.random.default_rng(0).normal(size=300)})
     with pytest.raises(InputError, match="values of individual people") as caught:
         judged(frame, frame, frame)
     found = re.search(r"\(data: (\{drop: .*?\}); on the", str(caught.value))
     assert found is not None and yaml.safe_load(found[1]) == {"drop": [name]}
+
+
+def brought(folder: Path, frames: dict[str, pd.DataFrame], **data: Any) -> list[str]:
+    """The arguments of a run of an existing synthetic table."""
+    for role, frame in frames.items():
+        frame.to_parquet(folder / f"{role}.parquet")
+    sources = {role: f"{role}.parquet" for role in frames}
+    table = {"name": "people", "data": {**sources, "subject": {"each_row": True}, **data}}
+    (folder / "people.yaml").write_text(yaml.safe_dump({**table, "evaluation": {"embedder": False}}))
+    return ["run", str(folder / "people.yaml"), "--home", str(folder / "home"), "--out", str(folder / "out")]
+
+
+ROLES = ("train", "holdout", "synthetic")
+ODD_ENCODINGS = ["zip", "hex", "rot13", "base64", "quopri", "punycode", "undefined", "utf-8\0", "é", "none"]
+ODD_FORMATS = ["%%%s", "%", "%Y%", "%Q", "%Y-%Y", "%U", "%G", "%-d.%m.%Y", "plain"]
+
+
+@pytest.mark.parametrize("encoding", ODD_ENCODINGS)
+def test_route_61_an_encoding_that_reads_no_text_is_a_wrong_setting(encoding: str, tmp_path: Path, capsys: Any) -> None:
+    tables = dict.fromkeys(ROLES, TRAIN[:50])
+    assert main(brought(tmp_path, tables, read={"encoding": encoding})) == 2
+    assert "read: the encoding is unknown, or it is not one of text. Fix: name one" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "UTF8", "utf-16", "utf-32", "cp1252", "latin-1", "shift_jis", "utf-7"])
+def test_encodings_of_text_are_read(encoding: str, tmp_path: Path) -> None:
+    file = tmp_path / "t.csv"
+    file.write_text("a,b\n1,x\n2,y\n", encoding=encoding)
+    assert read_table(file, CsvFormat.of({"encoding": encoding}))["b"].tolist() == ["x", "y"]
+
+
+@pytest.mark.parametrize("form", ODD_FORMATS)
+def test_route_61_a_format_that_reads_no_time_is_a_wrong_setting(form: str, tmp_path: Path, capsys: Any) -> None:
+    tables = dict.fromkeys(ROLES, TRAIN[:50])
+    assert main(brought(tmp_path, tables, kinds={"day": {"datetime": form}})) == 2
+    assert "kinds: the format of column 'day' is unknown. Fix: {datetime: '%d.%m.%Y'}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["", "  "])
+@pytest.mark.parametrize("unnamed", [("synthetic",), ROLES])
+def test_route_61_a_column_without_a_name_is_not_published(
+    name: str, unnamed: tuple[str, ...], tmp_path: Path, capsys: Any
+) -> None:
+    tables = dict(zip(ROLES, (TRAIN, HOLDOUT, FRESH), strict=True))
+    tables |= {role: tables[role].assign(**{name: 1.0}) for role in unnamed}
+    told = f"{unnamed[0]}: column 6 has no name. Fix: name it, or drop it (data: {{drop: ['{name}']}}"
+    with pytest.raises(InputError, match=re.escape(told)):
+        judged(*tables.values())
+    assert main(brought(tmp_path, tables)) == 2
+    assert told in capsys.readouterr().err
+    assert statistics(judged(*tables.values(), drop=[name])) == statistics(judged(TRAIN, HOLDOUT, FRESH))
+
+
+def test_a_column_without_a_name_is_shown(tmp_path: Path, capsys: Any) -> None:
+    TRAIN.rename_axis("").reset_index().to_csv(tmp_path / "t.csv", index=False)
+    assert main(["inspect", str(tmp_path / "t.csv")]) == 1
+    assert "it has no name: name the column or drop it" in " ".join(capsys.readouterr().out.split())
+
+
+def test_route_61_a_small_file_of_many_rows_is_refused_by_its_footer(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reading(*_: object) -> None:
+        raise AssertionError("rows were read")
+
+    tables = {"train": TRAIN, "holdout": HOLDOUT, "synthetic": FRESH.iloc[[0] * 1_000_001]}
+    arguments = brought(tmp_path, tables)
+    load = row_sources.load
+    monkeypatch.setattr(
+        row_sources, "load", lambda path, form: reading() if "synthetic" in path else load(path, form=form)
+    )
+    assert main(arguments) == 2
+    told = capsys.readouterr().err
+    assert "the synthetic table has 1,000,001 rows, and at most 1,000,000 are allowed. Fix: provide fewer rows" in told
+    assert f"{tmp_path / 'synthetic.parquet'}: " in told
+
+
+def test_the_number_of_rows_of_a_brought_table_is_an_accepted_setting(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("privacy_assets.pipeline.row_sources._MAX_ROWS", 100)
+    tables = dict(zip(ROLES, (TRAIN[:50], HOLDOUT[:50], FRESH[:501]), strict=True))
+    assert main(brought(tmp_path, tables)) == 2
+    assert "has 501 rows, and at most 500 are allowed" in capsys.readouterr().err
+    assert main(brought(tmp_path, tables, max_synthetic_rows=501)) in (1, 3)
+    assert main(brought(tmp_path, tables, max_synthetic_rows=600)) == 1
+    assert "max_synthetic_rows: 501 -> 600" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="max_synthetic_rows"):
+        TableSpec(name="t", source="demo", data={"max_synthetic_rows": 0})
+
+
+IBANS = ["DE89370400440532013000", "GB29NWBK60161331926819", "FR1420041010050500013M02606"]
+CODES = [f"LOC-{n:05d}" for n in range(600)]  # near-unique
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ([f"p{n}@x.org" for n in range(600)], "e-mail addresses"),
+        (IBANS * 200, "bank account numbers"),
+        ([*CODES[:-1], "p1@x.org"], "e-mail addresses"),
+        (CODES, ""),
+    ],
+    ids=["addresses", "IBANs", "one address", "codes"],
+)
+def test_route_57_a_public_list_of_direct_identifiers(
+    values: list[str], reason: str, tmp_path: Path, capsys: Any
+) -> None:
+    listed = {"contact": {"values": sorted(set(values)), "source": "a register"}}
+    rows = zip(ROLES, (TRAIN, HOLDOUT, FRESH), strict=True)
+    tables = {role: frame[:600].assign(contact=values) for role, frame in rows}
+    status = main(brought(tmp_path, tables, allowed_values=listed))
+    told = capsys.readouterr().err
+    assert (status == 2) == bool(reason), told
+    if reason:
+        assert f"values of individual people that would be published: 'contact' ({reason})" in told
+        assert not any(value in told for value in values)
+        tables["train"].to_parquet(tmp_path / "source.parquet")
+        source = {"name": "s", "data": {"source": "source.parquet", "subject": {"each_row": True}}}
+        (tmp_path / "s.yaml").write_text(
+            yaml.safe_dump({**source, "data": {**source["data"], "allowed_values": listed}})
+        )
+        assert main(["run", str(tmp_path / "s.yaml"), "--home", str(tmp_path / "h2")]) == 2
+        with pytest.raises(InputError, match=re.escape(f"'contact' ({reason})")):
+            judged(*tables.values(), allowed_values=listed)
+
+
+class OneReader(io.BytesIO):
+    """A slow file that fails if two threads read it at the same time."""
+
+    is_read = False
+
+    def read(self, *most: Any) -> bytes:
+        assert not self.is_read, "two threads read one file"
+        self.is_read = True
+        time.sleep(0.001)
+        self.is_read = False
+        return super().read(*most)
+
+
+def test_a_stream_is_read_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compressed file is one stream: two readers would each get a part of its lines."""
+    monkeypatch.setattr("privacy_assets.tables.reading._BLOCK", 1 << 10)
+    text = "a,b\n" + "".join(f"{row},x\n" for row in range(30_000))
+    for _ in range(5):
+        frame = parse_table(OneReader(text.encode()), "csv", where="stream")
+        assert len(frame) == 30_000 and frame["a"].iloc[-1] == "29999"
 
 
 @pytest.mark.slow
