@@ -11,10 +11,15 @@ PAGE = (ROOT / "docs/on_call.md").read_text(encoding="utf-8").replace('"..."', "
 QUOTED = sorted({one for line in PAGE.splitlines() for one in re.findall(r'"([^"]{25,})"', line)})
 # A message is compared in parts, between values: names in capitals, numbers, dates, names of tables and states.
 VALUE = re.compile(
-    r"\b(?:since|refused|PATH|RUN|LIMITS|patients|fail|undecided|Nov|UTC|days|broken)\b"
+    r"\b(?:since|refused|PATH|RUN|HOST|LIMITS|patients|fail|undecided|Nov|UTC|days|broken)\b"
     r"|[\d.,:;'()-]+"
 )
-FOREIGN = ("No such file or directory", "No space left on device", "force termination immediately")  # system, Dagster
+FOREIGN = (
+    "No such file or directory",
+    "Is a directory",
+    "No space left on device",
+    "force termination immediately",
+)  # system, Dagster
 
 
 def texts() -> str:
