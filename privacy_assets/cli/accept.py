@@ -30,7 +30,7 @@ from privacy_assets.errors import ConfigError, TableStopped, did_you_mean, safe_
 from privacy_assets.infra.objects import Location
 from privacy_assets.report.words import clean
 
-_LONGEST_NAMES = 1_000_000  # characters
+_LONGEST = 1_000_000  # characters of a line, which is shown in whole
 
 
 def add_accept(commands: Commands) -> None:
@@ -69,7 +69,7 @@ def _accept(options: argparse.Namespace) -> int:
         say(f"{table}: there is nothing to accept. No run differs from the lock, and the table is not stopped.")
         return NO
     if lines:
-        say(f"{table} (lock -> proposed lock):", *(f"  {clean(line, 2000)}" for line in lines))
+        say(f"{table} (lock -> proposed lock):", *(f"  {clean(line, _LONGEST)}" for line in lines))
     _say_names(locks.columns(table), proposed)
     if stopped and not reason:
         raise ConfigError(with_advice(stopped))
@@ -88,7 +88,7 @@ def _say_names(accepted: Mapping[str, str], proposed: Mapping[str, Any]) -> None
 
     columns = proposed.get("columns") or accepted
     if isinstance(columns, dict) and columns:
-        say(clean(published_names(columns), _LONGEST_NAMES))
+        say(clean(published_names(columns), _LONGEST))
 
 
 def _proposed(path: Location) -> dict[str, Any]:

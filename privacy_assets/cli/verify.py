@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
+import hashlib
 import json
 import textwrap
 from pathlib import Path
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 _DECLARED = ("seed", "subject", "dropped", "kinds", "missing", "timezone", "new_values", "allowed_values",
              "rare_values", "relations", "public_bounds", "table_settings")  # fmt: skip
 _LONGEST = 87_600.0  # hours
+_MOST_VALUES = 1_000  # values of a list that are shown in whole
+_WHOLE_LINE = 1_000_000  # characters of a line, which is not truncated
 _PATH = 4096  # characters of a path, which is not truncated
 
 
@@ -131,7 +134,7 @@ def _verified(found: Verification, root: Location) -> list[str]:
     elif not found.passed:
         passed = "NOT RELEASED"
     lines = [f"{passed}  {clean(found.file, _PATH)}"]
-    lines += textwrap.wrap(clean(sentence(why), 2000), 100, break_long_words=False)
+    lines += textwrap.wrap(clean(sentence(why), _WHOLE_LINE), 100, break_long_words=False)
     facts = [("sha256", found.sha256)]
     if stated := found.stated:
         partition = [] if stated.target.partition is None else [("partition", clean(stated.target.partition))]
@@ -144,7 +147,7 @@ def _verified(found: Verification, root: Location) -> list[str]:
         ]  # fmt: skip
     lines += ["", *(f"{name:<12} {fact}" for name, fact in facts)]
     if warnings := _warnings(found):
-        lines += ["", *(f"Warning: {clean(warning, 2000)}" for warning in warnings)]
+        lines += ["", *(f"Warning: {clean(warning, _WHOLE_LINE)}" for warning in warnings)]
     return [*lines, "", *_limits(found)] if found.outcomes else lines
 
 
@@ -178,6 +181,14 @@ def _of_engine(stated: Attestation) -> str:
     return f"of engine {clean(stated.engine_version, 40)}"
 
 
+def _whole(value: Any) -> str:
+    """Return a declaration in whole. Of a list with more than 1,000 values, return their number and a digest."""
+    if isinstance(value, list | tuple) and len(value) > _MOST_VALUES:
+        digest = hashlib.sha256(json.dumps(value, default=repr).encode()).hexdigest()[:16]
+        return f"{len(value):,} values (SHA-256 {digest}; all are in the attestation)"
+    return clean(value, _WHOLE_LINE)
+
+
 def _declared(found: Verification) -> list[tuple[str, str]]:
     """Return label and text of each declaration of the data owner."""
     told = found.declared
@@ -187,15 +198,12 @@ def _declared(found: Verification) -> list[tuple[str, str]]:
         ("subject", NOTHING if told["subject"] is None else clean(told["subject"])),
         ("left out", ", ".join(clean(column, 40) for column in told["dropped"]) or NOTHING),
         ("kinds", ", ".join(kinds) or NOTHING),
-        *((f"missing in {clean(column, 40)}", clean(values, 2000)) for column, values in told["missing"].items()),
+        *((f"missing in {clean(column, 40)}", _whole(values)) for column, values in told["missing"].items()),
         *((f"prefixes of {clean(column, 40)}", clean(lengths, 200)) for column, lengths in told["rare_values"].items()),
         *([("time zone", clean(told["timezone"], 40))] if told["timezone"] else []),
         *((f"relation {clean(name, 80)}", "declared" if kept else "off") for name, kept in told["relations"].items()),
-        *(
-            (f"table settings {clean(setting, 80)}", clean(value, 2000))
-            for setting, value in told["table_settings"].items()
-        ),
-        *((f"new values in {clean(column, 40)}", clean(why, 2000)) for column, why in told["new_values"].items()),
+        *((f"table settings {clean(setting, 80)}", _whole(value)) for setting, value in told["table_settings"].items()),
+        *((f"new values in {clean(column, 40)}", _whole(why)) for column, why in told["new_values"].items()),
         *(
             (
                 f"allowed in {clean(column, 40)}",

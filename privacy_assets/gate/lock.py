@@ -5,6 +5,7 @@ A run with other settings is rejected until a user accepts the difference.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from privacy_assets.metrics.registry import table_settings
 from privacy_assets.policy import Policy
 
 PROPOSED = ".proposed.json"
+_MOST_VALUES = 1_000  # values of a list that are shown in whole
 _DECLARED = (
     "subject", "kinds", "missing", "timezone", "new_values", "allowed_values", "rare_values", "relations",
     "shared_subjects", "public_bounds", "max_synthetic_rows",
@@ -125,13 +127,39 @@ class Locks:
             self.file(table, PROPOSED).unlink(missing_ok=True)
 
     def difference(self, table: str, proposed: Mapping[str, Any]) -> list[str]:
-        """Return one line for each entry of the lock that ``proposed`` changes."""
+        """Return one line for each entry of the lock that ``proposed`` changes.
+
+        Of lists, it names the values that are added and removed: up to 1,000 in whole, else their numbers and a digest.
+        """
         locked = dict(self._entries(table))
         if "columns" not in proposed:
             locked.pop("columns", None)
-        old, new = _flat(locked), _flat(proposed)
-        pairs = [(name, old.get(name, "not set"), new.get(name, "not set")) for name in {**new, **old}]
-        return [f"{name}: {was} -> {now}" for name, was, now in pairs if was != now]
+        old = _flat(locked)
+        new = _flat(proposed)
+        lines = []
+        for name in {**new, **old}:
+            was = old.get(name, _NOT_SET)
+            now = new.get(name, _NOT_SET)
+            if repr(was) != repr(now):  # 1, 1.0 and True are different settings
+                lines.append(f"{name}: {self._change(table, was, now)}")
+        return lines
+
+    def _change(self, table: str, was: Any, now: Any) -> str:
+        """Describe the change of an entry."""
+        if not isinstance(now, list | tuple) or not isinstance(was, list | tuple | _NotSet):
+            return f"{was!r} -> {now!r}"
+        before = {} if isinstance(was, _NotSet) else {repr(value): value for value in was}
+        after = {repr(value): value for value in now}
+        added = [value for text, value in after.items() if text not in before]
+        removed = [value for text, value in before.items() if text not in after]
+        if not added and not removed:
+            return "the order of the values changes"
+        if len(added) + len(removed) <= _MOST_VALUES:
+            parts = [f"{verb} {values!r}" for verb, values in (("added", added), ("removed", removed)) if values]
+            return ", ".join(parts)
+        digest = hashlib.sha256(json.dumps(now, default=repr).encode()).hexdigest()[:16]
+        counts = f"{len(added):,} values added and {len(removed):,} removed"
+        return f"{counts} (SHA-256 {digest}; all are in {self.file(table, PROPOSED)})"
 
     def _entries(self, table: str) -> Mapping[str, Any]:
         sealed = SignedRecord("lock", self._stored(table))
@@ -152,9 +180,21 @@ class Locks:
         return self.private / "locks" / f"{quoted(table)}{suffix}"
 
 
+class _NotSet:
+    """An entry that a lock does not have."""
+
+    def __repr__(self) -> str:
+        return "not set"
+
+
+_NOT_SET = _NotSet()
+
+
 def _flat(value: Any, name: str = "") -> dict[str, Any]:
-    """Return the leaves of nested mappings as strings, by their joined keys."""
+    """Return the leaves of nested mappings by their joined keys."""
     if not isinstance(value, Mapping):
-        return {name: repr(value)}
-    parts = [_flat(part, f"{name} {key!r}" if name else key) for key, part in value.items()]
-    return {leaf: found for part in parts for leaf, found in part.items()}
+        return {name: value}
+    leaves = dict[str, Any]()
+    for key, part in value.items():
+        leaves |= _flat(part, f"{name} {key!r}" if name else key)
+    return leaves

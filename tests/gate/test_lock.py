@@ -56,7 +56,7 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     "a kind": ({"kinds": {"age": "numeric"}}, "kinds 'age': 'integer' -> 'numeric'"),
     "a kind more": ({"kinds": {"age": "integer", "b": "integer"}}, "kinds 'b': not set -> 'integer'"),
     "a share": ({"split": {"train": 0.6, "holdout": 0.4}}, "split 'train': 0.5 -> 0.6"),
-    "a dropped column": ({"drop": ["name", "mail"]}, "drop: ['name'] -> ['mail', 'name']"),
+    "a dropped column": ({"drop": ["name", "mail"]}, "drop: added ['mail']"),
     "a generated column": ({"new_values": {}}, "new_values 'token': 'made up' -> not set"),
     "a reason": ({"new_values": {"token": "other"}}, "new_values 'token': 'made up' -> 'other'"),
     "a value of a domain": (
@@ -65,7 +65,7 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "the subgroups": (
         {"metrics": {**DECLARED["metrics"], "membership_inference": {"subgroups": ("sex",)}}},
-        "table settings 'membership_inference.subgroups': ['ward'] -> ['sex']",
+        "table settings 'membership_inference.subgroups': added ['sex'], removed ['ward']",
     ),
     "the attacked generator": (
         {"metrics": {**DECLARED["metrics"], "shadow_membership": {"generator": {"name": "privbayes"}}}},
@@ -221,3 +221,30 @@ def test_an_older_split_is_refused_and_the_same_one_is_not(gate: Gate) -> None:
     gate.sign_split(PLACE, "train", "later", "later file", SETUP)
     with refused(OutOfDate, redo=("split", "prepare", "score", "attest")):
         gate.check_split(first, PLACE, "train", "t file", SETUP)
+
+
+def test_changes_of_lists_are_shown_in_whole_up_to_a_thousand_values(gate: Gate) -> None:
+    values = [f"value {number:04}" for number in range(1_200)]
+    start(gate, {**DECLARED, "missing": {"ward": values[:100]}})
+    record(gate, "undecided", "c" * 64)
+
+    def change_to(listed: list[Any]) -> str:
+        with refused(LockDiffers) as differs:
+            start(gate, {**DECLARED, "missing": {"ward": listed}})
+        (line,) = differs.value.differences
+        return str(line)
+
+    assert change_to(values[1:100]) == "missing 'ward': removed ['value 0000']"
+    assert change_to(values[1:1000]) == f"missing 'ward': added {values[100:1000]!r}, removed ['value 0000']"
+    assert change_to(values[99::-1]) == "missing 'ward': the order of the values changes"
+    many = change_to(values)
+    assert many.startswith("missing 'ward': 1,100 values added and 0 removed (SHA-256 ")
+    assert str(gate.locks.file("patients", ".proposed.json")) in many
+    assert many != change_to([*values[:-1], "another"])
+
+
+def test_one_and_true_are_different_settings(gate: Gate) -> None:
+    start(gate, {**DECLARED, "missing": {"ward": [1]}})
+    record(gate, "undecided", "c" * 64)
+    with refused(LockDiffers, differences=("missing 'ward': added [True], removed [1]",)):
+        start(gate, {**DECLARED, "missing": {"ward": [True]}})
