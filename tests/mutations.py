@@ -337,8 +337,17 @@ MUTATIONS = [
     ),
     Mutation(
         "what was replaced is published again",
-        "gate/gate.py", "if found and (found[-1] != before[-1] or", "if False and (",
+        "gate/gate.py", "if found and found[-1] != before[-1]:", "if False:",
         ("gate/test_every_place.py",),
+    ),
+    Mutation(
+        "what was withdrawn is published again",
+        "gate/gate.py", "raise Superseded(\"these rows were withdrawn", "str(\"these rows were withdrawn",
+        ("gate/test_log.py",),
+    ),
+    Mutation(
+        "a failure is forgotten if a cell is changed within its group",
+        "gate/log.py", "or one[\"sha256\"] == rows.sha256", "or False", ("gate/test_failures.py",),
     ),
     Mutation(
         "attempts are not counted",
