@@ -502,6 +502,8 @@ class Gate:
         else:
             self.store.point(target, release.id, pointer, still)
         self._remove_ledgers(target.table)
+        with suppress(OSError, PublicationRefused):  # the next publication removes it
+            self.locks.end_proposal(target.table)
         return release
 
     def _remove_ledgers(self, table: str) -> None:

@@ -126,6 +126,10 @@ class Locks:
         if self._stored(table, PROPOSED) == json.dumps(entries, indent=2).encode():
             self.file(table, PROPOSED).unlink(missing_ok=True)
 
+    def end_proposal(self, table: str) -> None:
+        """Remove the proposed lock: a run with the lock in force was published after it."""
+        self.file(table, PROPOSED).unlink(missing_ok=True)
+
     def difference(self, table: str, proposed: Mapping[str, Any]) -> list[str]:
         """Return one line for each entry of the lock that ``proposed`` changes.
 

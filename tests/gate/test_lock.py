@@ -248,3 +248,13 @@ def test_one_and_true_are_different_settings(gate: Gate) -> None:
     record(gate, "undecided", "c" * 64)
     with refused(LockDiffers, differences=("missing 'ward': added [True], removed [1]",)):
         start(gate, {**DECLARED, "missing": {"ward": [True]}})
+
+
+def test_a_proposal_ends_when_a_run_with_the_lock_in_force_is_published(gate: Gate) -> None:
+    chain(gate, 1).publish()
+    later = chain(gate, 2)
+    with refused(LockDiffers):
+        start(gate, {**SETUP, "subject": "another"})
+    assert gate.locks.file("patients", ".proposed.json").exists()
+    later.publish()
+    assert not gate.locks.file("patients", ".proposed.json").exists()
