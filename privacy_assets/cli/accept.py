@@ -70,7 +70,11 @@ def _accept(options: argparse.Namespace) -> int:
         return NO
     if lines:
         say(f"{table} (lock -> proposed lock):", *(f"  {clean(line, _LONGEST)}" for line in lines))
-    _say_names(locks.columns(table), proposed)
+    try:
+        accepted = locks.columns(table)
+    except TableStopped:  # its log cannot be read, so it is not known whether there is a verdict
+        accepted = {}
+    _say_names(accepted, proposed)
     if stopped and not reason:
         raise ConfigError(with_advice(stopped))
     if stopped:
