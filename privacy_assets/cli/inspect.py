@@ -231,18 +231,19 @@ def _relations(frames: Sequence[pd.DataFrame], columns: Sequence[Inspected], peo
         if column.is_ready and column.name not in people.candidates:
             read.append(column_of(frame[column.name], column.schema, "the tables", external=True))
     person_codes = people.of_rows(frames)
-    relations = find_relations(read, person_codes)
-    if relations:
-        yield ""
-        yield "relations that hold in all rows, and that synthpop and baynet keep:"
-        yield from (f"  {clean(relation.name, 100)}" for relation in relations)
-        yield "to switch one off: data: {relations: {NAME: false}}"
-    sums = find_sums(read, person_codes)
-    if sums:
-        yield ""
-        yield "sums that hold in all rows, and that published rows break:"
-        yield from (f"  {clean(one_sum.name, 100)}" for one_sum in sums)
-        yield "to keep one: drop the total, and compute it after reading"
+    relations = [relation.name for relation in find_relations(read, person_codes)]
+    title = "relations that hold in all rows, and that synthpop and baynet keep:"
+    yield from _listed(title, relations, "to switch one off: data: {relations: {NAME: false}}")
+    sums = [column_sum.name for column_sum in find_sums(read, person_codes)]
+    title = "sums that hold in all rows, and that published rows break:"
+    yield from _listed(title, sums, "to keep one: drop the total, and compute it after reading")
+
+
+def _listed(title: str, names: Sequence[str], hint: str) -> list[str]:
+    """Return the lines of a list, after an empty one; no line if there are no names."""
+    if not names:
+        return []
+    return ["", title, *(f"  {clean(name, 100)}" for name in names), hint]
 
 
 def _format(path: str) -> CsvFormat:

@@ -157,7 +157,7 @@ class Locks:
         added = [value for text, value in after.items() if text not in before]
         removed = [value for text, value in before.items() if text not in after]
         if not added and not removed:
-            return "the order of the values changes"
+            return "the order or the repetition of the values changes"
         if len(added) + len(removed) <= _MOST_VALUES:
             parts = [f"{verb} {values!r}" for verb, values in (("added", added), ("removed", removed)) if values]
             return ", ".join(parts)

@@ -236,7 +236,7 @@ def test_changes_of_lists_are_shown_in_whole_up_to_a_thousand_values(gate: Gate)
 
     assert change_to(values[1:100]) == "missing 'ward': removed ['value 0000']"
     assert change_to(values[1:1000]) == f"missing 'ward': added {values[100:1000]!r}, removed ['value 0000']"
-    assert change_to(values[99::-1]) == "missing 'ward': the order of the values changes"
+    assert change_to(values[99::-1]) == "missing 'ward': the order or the repetition of the values changes"
     many = change_to(values)
     assert many.startswith("missing 'ward': 1,100 values added and 0 removed (SHA-256 ")
     assert str(gate.locks.file("patients", ".proposed.json")) in many
