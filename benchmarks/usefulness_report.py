@@ -146,7 +146,7 @@ def section_text(section: Section, columns: Sequence[Column], generators: Sequen
                 text = f"**{text}**"
             cells.append(text)
         records.append(record(cells))
-    return "\n".join([f"### {section.title}", "", *records])
+    return "\n".join([f"## {section.title}", "", *records])
 
 
 def behind_text(columns: Sequence[Column], generator: str, peers: Sequence[str]) -> str:
@@ -193,9 +193,9 @@ def report_text(found: Sequence[Line], order: Sequence[str], peers: Sequence[str
         parts.append(section_text(section, of_section, generators, peers))
         for generator in filter(is_ours, generators):
             behind.append(f"- {section.title}, {generator}: {behind_text(of_section, generator, peers)}")
-    parts.append("\n".join(["### Cells in which a peer is better", "", *behind]))
+    parts.append("\n".join(["## Cells in which a peer is better", "", *behind]))
     failed = [line for line in found if "error" in line]
     if failed:
         failures = [f"- {line['table']}, {line['generator']}, seed {line['seed']}: {line['error']}" for line in failed]
-        parts.append("\n".join(["### Failures", "", *failures]))
+        parts.append("\n".join(["## Failures", "", *failures]))
     return "\n\n".join(parts) + "\n"
