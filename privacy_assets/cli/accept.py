@@ -1,17 +1,19 @@
-"""The command ``privacy-assets accept``: sign the changed lock of a table, or let a stopped table run again.
+"""The command ``privacy-assets accept``: sign the changed settings of a table, or let a stopped table run again.
 
-A run that differs from the signed lock of its table stops, and writes the lock that it proposes to the private folder.
-This command prints the difference and the names of all columns, and signs the proposed lock. It needs neither the
-definition of the table nor an orchestrator. A table stops if 4 of its last 7 verdicts are "fail". To let it run again,
-give a --reason, which is signed.
+A run with other settings than the signed lock of its table stops, and proposes a new lock. A table also stops if 4 of
+its last 7 verdicts are "fail", or if its log or ledger was lost. This command needs neither the definition of the table
+nor an orchestrator. It shows everything that is pending, each part with a digest, and the names of all columns. On a
+terminal it asks for each part. Otherwise, or in a second call, it signs only the parts whose --digest is given. A stop
+also needs a --reason, which is signed.
 
 exit status:
-  0  the proposed lock was signed, or the stopped table may run again
-  1  there is nothing to accept
-  2  no such table or folder, no key, or no reason for a stopped table
+  0  at least one part was signed
+  1  there is nothing to accept, or you answered no to all parts
+  2  no such table or folder, no key, no --digest, another --digest than the shown ones, or no reason for a stop
 
 example:
-  privacy-assets accept patients --reason "the source was corrected"
+  privacy-assets accept patients
+  privacy-assets accept patients --digest 5c0d... --digest 91fe... --reason "the source was corrected"
 
 {deployment}
 {signing}
@@ -21,84 +23,185 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
-from typing import Any
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from privacy_assets.cli.options import NO, YES, Commands, deployment_settings, say
-from privacy_assets.errors import ConfigError, TableStopped, did_you_mean, safe_repr, with_advice
+from privacy_assets.cli.options import NO, YES, Commands, deployment_settings, repeatable, say
+from privacy_assets.errors import ConfigError, TableStopped, did_you_mean, safe_repr
 from privacy_assets.infra.objects import Location
 from privacy_assets.report.words import clean
 
+if TYPE_CHECKING:
+    from privacy_assets.gate.gate import Gate
+
 _LONGEST = 1_000_000  # characters of a line, which is shown in whole
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """A part that can be accepted.
+
+    Attributes:
+        title: What it is, for example "changed settings".
+        lines: What the user accepts.
+        digest: Digest of all that will be signed.
+        needs_reason: If True, it is not signed without a reason.
+        sign: Signs it with a reason, and returns what happened as a sentence.
+    """
+
+    title: str
+    lines: Sequence[str]
+    digest: str
+    needs_reason: bool
+    sign: Callable[[str], str]
 
 
 def add_accept(commands: Commands) -> None:
     """Add the command to the command line."""
     command = commands.add("accept", _accept, "accept changed settings of a table, or resume a stopped table", __doc__)
     command.option("table", "name of the table", metavar="TABLE")
-    command.option("--reason", "reason, which is signed; required for a stopped table", metavar="TEXT", default="")
+    command.option("--digest", **repeatable("DIGEST", "sign the part with this digest, as a call without it shows it"))
+    command.option("--reason", "reason, which is signed; required for a stop", metavar="TEXT", default="")
     command.common("--home", "--releases", "--private")
 
 
 def _accept(options: argparse.Namespace) -> int:
+    table, reason = options.table, options.reason.strip()
+    gate = _gate(options)
+    proposed = _proposed(gate, table)
+    pending = [*_changed_settings(gate, table, proposed), *_stop(gate, table)]
+    if not pending:
+        say(f"{table}: there is nothing to accept. No run differs from the lock, and the table is not stopped.")
+        return NO
+    for part in pending:
+        say(f"{table}: {part.title} (digest {part.digest})", *(f"  {clean(line, _LONGEST)}" for line in part.lines))
+    _say_column_names(gate, table, proposed)
+
+    if options.digest:
+        chosen = _named(pending, options.digest, table)
+        _check_reason(chosen, reason, table)
+    elif sys.stdin.isatty() and sys.stdout.isatty():
+        _check_reason(pending, reason, table)
+        chosen = [part for part in pending if _is_confirmed(part)]
+    else:
+        call = " ".join(f"--digest {part.digest}" for part in pending)
+        if any(part.needs_reason for part in pending):
+            call += ' --reason "..."'
+        raise ConfigError(f"{table}: nothing is signed. Fix: read it, then sign what you accept with {call}")
+
+    for part in chosen:
+        say(f"{table}: {part.sign(reason)}")
+    if not chosen:
+        say(f"{table}: nothing is signed.")
+    return YES if chosen else NO
+
+
+def _gate(options: argparse.Namespace) -> Gate:
+    """Open the gate of the deployment.
+
+    Raises:
+        ConfigError: If it has no such table, or no signing key.
+    """
     from privacy_assets.gate.gate import Gate
     from privacy_assets.gate.keys import SIGNING_VARIABLE, SigningKey
-    from privacy_assets.gate.lock import PROPOSED
     from privacy_assets.infra.files import check_private, names
 
-    table, reason, settings = options.table, options.reason.strip(), deployment_settings(options)
+    settings = deployment_settings(options)
     private = settings.private_folder()
-    known = {unquote(name.partition(".")[0]) for kind in ("locks", "log") for name in names(private / kind)}
-    if table not in known:
-        raise ConfigError(f"{private} has no lock of a table {safe_repr(table)}.{did_you_mean(table, known)}")
+    files = [*names(private / "locks"), *names(private / "log")]
+    tables = {unquote(file.partition(".")[0]) for file in files}
+    if options.table not in tables:
+        hint = did_you_mean(options.table, tables)
+        raise ConfigError(f"{private} has no lock of a table {safe_repr(options.table)}.{hint}")
     check_private(private)
     key = SigningKey(settings.signing_key_file(), SIGNING_VARIABLE, settings.trusted())
     key.check()
     gate = Gate(settings.release_folder(), private, key, b"")
     gate.check_places()
-    locks = gate.locks
-    proposed = _proposed(locks.file(table, PROPOSED))
-    lines = locks.difference(table, proposed) if proposed else []
-    stopped = None
-    try:
-        gate.check_not_stopped(table)
-    except TableStopped as error:
-        stopped = error
-    if not lines and not stopped:
-        say(f"{table}: there is nothing to accept. No run differs from the lock, and the table is not stopped.")
-        return NO
-    if lines:
-        say(f"{table} (lock -> proposed lock):", *(f"  {clean(line, _LONGEST)}" for line in lines))
-    try:
-        accepted = locks.columns(table)
-    except TableStopped:  # its log cannot be read, so it is not known whether there is a verdict
-        accepted = {}
-    _say_names(accepted, proposed)
-    if stopped and not reason:
-        raise ConfigError(with_advice(stopped))
-    if stopped:
-        gate.accept(table, reason)
-        say(f"{table}: accepted. Its verdicts are counted from now on.")
-    if lines:
-        locks.sign(table, proposed, reason)
-        say(f"{table}: the new lock is signed ({locks.file(table)}).")
-    return YES
+    return gate
 
 
-def _say_names(accepted: Mapping[str, str], proposed: Mapping[str, Any]) -> None:
+def _changed_settings(gate: Gate, table: str, proposed: Mapping[str, Any]) -> list[_Pending]:
+    """Return the proposed lock as a part, or nothing if it does not differ from the lock."""
+    lines = gate.locks.difference(table, proposed) if proposed else []
+    if not lines:
+        return []
+
+    def sign(reason: str) -> str:
+        gate.locks.sign(table, proposed, reason)
+        return f"the new lock is signed ({gate.locks.file(table)})."
+
+    title = "changed settings, lock -> proposed lock"
+    return [_Pending(title, lines, gate.locks.digest(table, proposed), needs_reason=False, sign=sign)]
+
+
+def _stop(gate: Gate, table: str) -> list[_Pending]:
+    """Return all that stops the table as one part, or nothing: one entry of the log settles all of it."""
+    causes, digest = gate.stop(table)
+    if not causes:
+        return []
+
+    def sign(reason: str) -> str:
+        gate.accept(table, reason, digest)
+        return "accepted. Its verdicts are counted from now on."
+
+    return [_Pending("stopped", causes, digest, needs_reason=True, sign=sign)]
+
+
+def _named(pending: Sequence[_Pending], digests: Sequence[str], table: str) -> list[_Pending]:
+    """Return the parts with the given digests.
+
+    Raises:
+        ConfigError: If a digest names no part. Nothing is signed.
+    """
+    parts = {part.digest: part for part in pending}
+    for digest in digests:
+        if digest not in parts:
+            text = f"{table}: nothing is signed. No part that is pending has the digest {safe_repr(digest)}"
+            raise ConfigError(f"{text}: it may have changed since. Fix: read the lines above, and give their digests.")
+    return [part for digest, part in parts.items() if digest in digests]
+
+
+def _check_reason(chosen: Sequence[_Pending], reason: str, table: str) -> None:
+    """Raise ConfigError if a part needs a reason and there is none. Nothing is signed."""
+    if not reason and any(part.needs_reason for part in chosen):
+        text = f"{table} is stopped, and nothing is signed: a stop is accepted with a reason only"
+        raise ConfigError(f'{text}. Fix: find the cause, then repeat the command with --reason "..."')
+
+
+def _is_confirmed(part: _Pending) -> bool:
+    """Ask on the terminal. No answer is a no."""
+    try:
+        answer = input(f"Sign {part.title.partition(',')[0]} (digest {part.digest})? [y/N] ")
+    except EOFError:
+        say("")
+        return False
+    return answer.strip().lower() in ("y", "yes")
+
+
+def _say_column_names(gate: Gate, table: str, proposed: Mapping[str, Any]) -> None:
     """Print the names of the columns that will be in force: those of the proposed lock, else the accepted ones."""
     from privacy_assets.tables.contract import published_names
 
-    columns = proposed.get("columns") or accepted
-    if isinstance(columns, dict) and columns:
+    columns = proposed.get("columns")
+    if not columns:
+        try:
+            columns = gate.locks.columns(table)
+        except TableStopped:  # its log cannot be read, so it is not known whether there is a verdict
+            columns = {}
+    if isinstance(columns, Mapping) and columns:
         say(clean(published_names(columns), _LONGEST))
 
 
-def _proposed(path: Location) -> dict[str, Any]:
+def _proposed(gate: Gate, table: str) -> dict[str, Any]:
     """Return the entries that the last rejected run proposed; empty if no run was rejected."""
+    from privacy_assets.gate.lock import PROPOSED
     from privacy_assets.infra.files import read_regular
 
+    path: Location = gate.locks.file(table, PROPOSED)
     try:
         return dict(json.loads(read_regular(path))) if path.exists() else {}
     except (OSError, ValueError, TypeError, RecursionError):

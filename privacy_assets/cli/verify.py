@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
-import hashlib
 import json
 import textwrap
 from pathlib import Path
@@ -183,9 +182,10 @@ def _of_engine(stated: Attestation) -> str:
 
 def _whole(value: Any) -> str:
     """Return a declaration in whole. Of a list with more than 1,000 values, return their number and a digest."""
+    from privacy_assets.gate.statements import shown_digest
+
     if isinstance(value, list | tuple) and len(value) > _MOST_VALUES:
-        digest = hashlib.sha256(json.dumps(value, default=repr).encode()).hexdigest()[:16]
-        return f"{len(value):,} values (SHA-256 {digest}; all are in the attestation)"
+        return f"{len(value):,} values (SHA-256 {shown_digest(value)}; all are in the attestation)"
     return clean(value, _WHOLE_LINE)
 
 

@@ -40,7 +40,7 @@ from privacy_assets.gate.attestation import (
 )
 from privacy_assets.gate.keys import SigningKey
 from privacy_assets.gate.lock import Locks
-from privacy_assets.gate.log import GRADES, MOST, Facts, Log, LogState, Make, Shown, failed_limits
+from privacy_assets.gate.log import GRADES, MOST, Facts, Log, LogState, Make, Read, Shown, failed_limits
 from privacy_assets.gate.release import Pointer, Sealing, replaced
 from privacy_assets.gate.releases import Release, ReleaseStore, check_bytes
 from privacy_assets.gate.snapshot import Snapshot, write_snapshot
@@ -53,6 +53,7 @@ from privacy_assets.gate.statements import (
     records,
     redo_of,
     seal,
+    shown_digest,
     unseal,
     unverified,
 )
@@ -545,9 +546,15 @@ class Gate:
         """Return the partition whose failures count, or None if those of all partitions do."""
         return None if setup.get("shared_subjects") else target.part
 
-    def _check_not_behind(self, table: str, state: LogState) -> None:
-        """Raise TableStopped if the release folder has a release, or a pointer with a number, that the log lacks."""
-        if self._lost(table, state)[1] and self._lost(table, self.log.state(table))[1]:  # others may publish meanwhile
+    def _check_not_behind(self, table: str, state: LogState, read: Read | None = None) -> None:
+        """Raise TableStopped if the release folder has a release, or a pointer with a number, that the log lacks.
+
+        Args:
+            table: Name of the table.
+            state: State of its log.
+            read: Reads the state again, because others may publish meanwhile. None: :meth:`.Log.state`.
+        """
+        if self._lost(table, state)[1] and self._lost(table, (read or self.log.state)(table))[1]:
             text = f"the log of {table} ends before a release that readers have: it is missing, or an older copy"
             raise TableStopped(text, table=table)
 
@@ -584,18 +591,56 @@ class Gate:
         except (OSError, InputError, PublicationRefused):
             return None
 
-    def accept(self, table: str, why: str) -> None:
+    def stop(self, table: str) -> tuple[list[str], str]:
+        """Return all that stops ``table``. One acceptance settles all of it.
+
+        Args:
+            table: Name of the table.
+
+        Returns:
+            The causes, each a sentence without a period; empty if the table is not stopped. And their digest, which
+            also covers the last entry of the log.
+        """
+        state = self.log.believed(table)
+        checks: list[Callable[[], object]] = [
+            lambda: self.log.state(table),
+            lambda: state.check_not_stopped(table),
+            lambda: self._check_not_behind(table, state, self.log.believed),
+            lambda: self._check_ledger(table, state.ledger),
+        ]
+        causes = []
+        for check in checks:
+            try:
+                check()
+            except TableStopped as error:
+                causes.append(error.event)
+        return causes, shown_digest({"table": table, "entry": state.number, "head": state.head, "causes": causes})
+
+    def accept(self, table: str, why: str, digest: str = "") -> None:
         """Let a stopped table run again, see :meth:`.Log.accept`.
 
         Releases in the release folder that the log lacks count as failed verdicts, as does a ledger that is lost.
+
+        Args:
+            table: Name of the table.
+            why: Reason, which is signed.
+            digest: Digest of the stop that was shown to the user, see :meth:`stop`. Empty: accept any stop.
+
+        Raises:
+            ConfigError: If the table is stopped for another reason than the shown one.
         """
+
+        def check_shown() -> None:
+            if digest and self.stop(table)[1] != digest:
+                raise ConfigError(f"{table}: what stops the table has changed. Fix: look at it again, then accept it.")
+
         state = self.log.believed(table)
         lost, failed = self._lost(table, state)
         try:
             self._check_ledger(table, state.ledger)
         except TableStopped:
             lost, failed = {**lost, "ledger": ""}, MOST
-        self.log.accept(table, why, lost, failed)
+        self.log.accept(table, why, lost, failed, check_shown)
 
     def check_not_stopped(self, table: str) -> None:
         """Raise TableStopped if ``table`` failed too often, or its log or ledger is damaged or an older copy."""

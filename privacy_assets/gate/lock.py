@@ -5,7 +5,6 @@ A run with other settings is rejected until a user accepts the difference.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +13,16 @@ from typing import Any
 from privacy_assets.errors import LockDiffers, PublicationRefused
 from privacy_assets.gate.keys import SigningKey
 from privacy_assets.gate.log import Log
-from privacy_assets.gate.statements import ReleaseTarget, SignedRecord, Statement, quoted, records, seal, unseal
+from privacy_assets.gate.statements import (
+    ReleaseTarget,
+    SignedRecord,
+    Statement,
+    quoted,
+    records,
+    seal,
+    shown_digest,
+    unseal,
+)
 from privacy_assets.infra.files import put_atomic
 from privacy_assets.infra.objects import Location
 from privacy_assets.metrics.policies import policy_digest, resolve_policy
@@ -148,6 +156,10 @@ class Locks:
                 lines.append(f"{name}: {self._change(table, was, now)}")
         return lines
 
+    def digest(self, table: str, proposed: Mapping[str, Any]) -> str:
+        """Return the digest of a proposal: of its entries, and of those in force, from which they differ."""
+        return shown_digest({"table": table, "in force": self._entries(table), "proposed": proposed})
+
     def _change(self, table: str, was: Any, now: Any) -> str:
         """Describe the change of an entry."""
         if not isinstance(now, list | tuple) or not isinstance(was, list | tuple | _NotSet):
@@ -161,9 +173,8 @@ class Locks:
         if len(added) + len(removed) <= _MOST_VALUES:
             parts = [f"{verb} {values!r}" for verb, values in (("added", added), ("removed", removed)) if values]
             return ", ".join(parts)
-        digest = hashlib.sha256(json.dumps(now, default=repr).encode()).hexdigest()[:16]
         counts = f"{len(added):,} values added and {len(removed):,} removed"
-        return f"{counts} (SHA-256 {digest}; all are in {self.file(table, PROPOSED)})"
+        return f"{counts} (SHA-256 {shown_digest(now)}; all are in {self.file(table, PROPOSED)})"
 
     def _entries(self, table: str) -> Mapping[str, Any]:
         sealed = SignedRecord("lock", self._stored(table))

@@ -256,7 +256,9 @@ class Log:
         """Return the sum of the entries, of which those that cannot be verified only make the gate stricter."""
         return self._read(table, accept=True)[0]
 
-    def accept(self, table: str, why: str, lost: Mapping[str, Any], failed: int) -> None:
+    def accept(
+        self, table: str, why: str, lost: Mapping[str, Any], failed: int, check: Callable[[], None] = lambda: None
+    ) -> None:
         """Let a stopped table run again, and count its verdicts from now on.
 
         The log continues from :meth:`believed`.
@@ -266,9 +268,11 @@ class Log:
             why: Reason, which is signed.
             lost: Fields of the state to replace, for what the log or the private folder has lost.
             failed: Number of lost releases, which count as failed verdicts, at most ``MOST``.
+            check: Called before the entry is made, and raises if the table must not be accepted in its present state.
         """
 
         def make(state: LogState) -> Facts:
+            check()
             number = state.number + 1
             recent = tuple((f"lost {number} {one}", "fail", "") for one in range(min(failed, MOST)))
             accepted = asdict(replace(state, first=number, recent=recent, **lost))

@@ -198,6 +198,16 @@ def _predicate_type(kind: RecordKind) -> str:
     return f"urn:privacy-assets:{kind}:1"
 
 
+def shown_digest(value: Any) -> str:
+    """Return 32 hexadecimal digits of the SHA-256 of a value, with which a user names what a command has shown.
+
+    Args:
+        value: Nested mappings and lists. The order of keys does not matter. Values that JSON lacks count by their repr.
+    """
+    text = json.dumps(value, sort_keys=True, default=repr)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
 def _canonical(content: Any) -> bytes:
     """Return the canonical JSON bytes of a value: sorted keys, no white space, no NaN."""
     return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 import yaml
 
 from privacy_assets.cli.main import main
-from privacy_assets.errors import LockDiffers, TableStopped, with_advice
+from privacy_assets.errors import ConfigError, LockDiffers, TableStopped, with_advice
 from privacy_assets.gate.deployment import DeploymentSettings
 from privacy_assets.gate.lock import PROPOSED
 from privacy_assets.gate.statements import ReleaseTarget
@@ -22,6 +23,7 @@ from privacy_assets.pipeline.work import TableRun, read
 from privacy_assets.pipeline.work import split as split_step
 from tests.cli.conftest import Command
 from tests.cli.people import people
+from tests.helpers.accepting import accept_all, shown_digests
 
 LIMIT = {"statistic": "dcr.identical_excess", "at_most": 0.3, "bound": "proven", "min_subjects": 5}
 NAME = "people"
@@ -72,14 +74,15 @@ def test_a_refused_difference_is_shown_and_signed(home: Path, command: Command) 
     changed = "  limits 'dcr.identical_excess.proven': 0.3 -> 0.2"
     assert {"  policy: 'most 0.3' -> 'most 0.2'", changed} <= set(lines)
     assert with_advice(caught.value).endswith("privacy-assets accept people")
-    out = command(*accept).out
-    assert set(lines[1:-1]) <= set(out.splitlines()) and "the new lock is signed" in out
+    out = command(*accept, status=2).out
+    assert set(lines[1:-1]) <= set(out.splitlines()) and "is signed" not in out
+    assert "the new lock is signed" in accept_all(*accept[1:])
     split(steps(home, most=0.2))
     assert "there is nothing to accept" in command(*accept, status=1).out
     with pytest.raises(LockDiffers, match="'most 0.2' -> 'most 0.3'"):
         split(steps(home))
     split(steps(home, most=0.2))
-    assert "policy: 'most 0.2' -> 'most 0.3'" in command(*accept).out, "another run keeps the proposal"
+    assert "policy: 'most 0.2' -> 'most 0.3'" in accept_all(*accept[1:]), "another run keeps the proposal"
     assert "there is nothing to accept" in command(*accept, status=1).out
     assert "Did you mean 'people'" in command("accept", "peple", *accept[2:], status=2).err
 
@@ -91,7 +94,7 @@ def test_another_difference_than_the_accepted_one_stops_again(home: Path, comman
     for wrong in ({"kinds": {"age": "numeric"}}, {"drop": ["grade"]}):
         with pytest.raises(LockDiffers, match="differs from the lock"):
             split(steps(home, **wrong))
-    command("accept", NAME, "--releases", home / "releases")
+    accept_all(NAME, "--releases", home / "releases")
     split(steps(home, drop=["grade"]))
     with pytest.raises(LockDiffers, match="kinds 'age': not set -> 'numeric'"):
         split(steps(home, kinds={"age": "numeric"}))
@@ -107,10 +110,11 @@ def test_a_stopped_table_needs_a_reason(home: Path, command: Command) -> None:
     with pytest.raises(LockDiffers, match="differs from the lock"):
         split(steps(home, most=0.2))
     before = sorted(path.read_bytes() for path in (home / "private").rglob("*") if path.is_file())
+    digests = [f"--digest={digest}" for digest in shown_digests(command(*accept, status=2).out)]
     for reason in ((), ("--reason", " ")):
-        assert "is stopped" in command(*accept, *reason, status=2).err
+        assert "is stopped, and nothing is signed" in command(*accept, *digests, *reason, status=2).err
     assert sorted(path.read_bytes() for path in (home / "private").rglob("*") if path.is_file()) == before
-    assert "accepted" in command(*accept, "--reason", "larger leaves").out
+    assert "accepted" in accept_all(*accept[1:], "--reason", "larger leaves")
     split(steps(home, most=0.2))
     assert "there is nothing to accept" in command(*accept, "--reason", "again", status=1).out
 
@@ -120,7 +124,7 @@ def test_an_unsigned_proposal_cannot_disturb_the_terminal(home: Path, command: C
     verdicts(steps(home), "pass")
     wild = "drop\x1b[2J\nnothing \u202e changed"
     steps(home).gate.locks.file(NAME, PROPOSED).write_text(json.dumps({wild: "x", "subject": {wild: "\u200b"}}))
-    out = command("accept", NAME, "--releases", home / "releases").out
+    out = command("accept", NAME, "--releases", home / "releases", status=2).out
     assert out.replace("\n", "").isprintable()
     assert [line for line in out.splitlines() if line.startswith("nothing")] == []
 
@@ -159,10 +163,10 @@ def test_route_62_rows_in_the_names_of_columns(change: dict[str, object], home: 
     if change:
         with pytest.raises(LockDiffers):
             split(steps(home, **change))
-        assert repr(HIDDEN) not in command(*accept).out
+        assert repr(HIDDEN) not in accept_all(*accept[1:])
     with pytest.raises(LockDiffers, match=re.escape(f"columns {HIDDEN!r}: not set -> 'number'")):
         split(steps(home, **change))
-    out = command(*accept).out
+    out = accept_all(*accept[1:])
     assert f"columns {HIDDEN!r}: not set -> 'number'" in out
     names = next(line for line in out.splitlines() if line.startswith("The release publishes the names"))
     dropped = change.get("drop", [])
@@ -208,5 +212,109 @@ def test_a_table_runs_again_and_again_and_its_change_is_accepted(home: Path, com
         yaml.safe_dump({**given, "policy": {"name": "mine", "limits": [{**LIMIT, "at_most": 0.4}], **QUICK}})
     )
     assert "privacy-assets accept patients" in command(*run, status=1).err
-    command("accept", "patients", "--releases", home / "releases")
+    accept_all("patients", "--releases", home / "releases")
     assert "release      /" in command(*run).out
+
+
+def files(home: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in (home / "private").rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def stopped_with_changes(home: Path) -> Path:
+    """A table that is stopped, and for which another policy is proposed."""
+    split(steps(home))
+    verdicts(steps(home), *["fail"] * 4)
+    with pytest.raises(LockDiffers):
+        split(steps(home, most=0.2))
+    return home
+
+
+def test_only_the_named_parts_are_signed(stopped_with_changes: Path, command: Command) -> None:
+    home = stopped_with_changes
+    accept = ("accept", NAME, "--releases", home / "releases", "--reason", "larger leaves")
+    before = files(home)
+    looked = command(*accept, status=2)
+    assert f"{NAME}: changed settings" in looked.out and f"{NAME}: stopped" in looked.out
+    assert "4 of its last 4 verdicts are 'fail'" in looked.out
+    changed, stop = shown_digests(looked.out)
+    assert f"--digest {changed} --digest {stop} --reason" in looked.err
+    for wrong in ("0" * 32, changed[:16], ""):
+        assert "nothing is signed" in command(*accept, "--digest", stop, "--digest", wrong, status=2).err
+    assert files(home) == before
+
+    out = command(*accept, "--digest", changed).out
+    assert "the new lock is signed" in out and "accepted" not in out
+    assert shown_digests(command(*accept, status=2).out) == [stop], "signing the settings does not accept the stop"
+    out = command(*accept, "--digest", stop).out
+    assert "accepted" in out
+    split(steps(home, most=0.2))
+
+
+def test_route_64_a_part_that_changed_meanwhile_is_not_signed(stopped_with_changes: Path, command: Command) -> None:
+    home = stopped_with_changes
+    accept = ("accept", NAME, "--releases", home / "releases", "--reason", "larger leaves")
+    changed, stop = shown_digests(command(*accept, status=2).out)
+    proposal = steps(home).gate.locks.file(NAME, PROPOSED)
+    exchanged = json.loads(proposal.read_text())
+    exchanged["limits"] = {"dcr.identical_excess.proven": 1.0}
+    proposal.write_text(json.dumps(exchanged))
+    verdicts(steps(home), "fail")
+    before = files(home)
+    for digest in (changed, stop):
+        told = command(*accept, "--digest", digest, status=2)
+        assert "nothing is signed" in told.err and "it may have changed since" in told.err
+    assert files(home) == before
+    assert "limits 'dcr.identical_excess.proven': 0.3 -> 1.0" in told.out
+
+
+def test_a_lost_ledger_is_shown_next_to_the_failed_verdicts(stopped_with_changes: Path, command: Command) -> None:
+    """One entry of the log accepts both, so a stop that was seen without the lost ledger is another one."""
+    home = stopped_with_changes
+    accept = ("accept", NAME, "--releases", home / "releases", "--reason", "a disk was lost")
+    _, stop = shown_digests(command(*accept, status=2).out)
+    own = steps(home)
+    own.gate.log.append(own.target, "release", lambda _: {"sha256": "a", "content": "b", "ledger": "c" * 64})
+    seen = command(*accept, "--digest", stop, status=2)
+    assert "nothing is signed" in seen.err
+    assert "4 of its last 4 verdicts are 'fail'" in seen.out and "the ledger of people is missing" in seen.out
+    with pytest.raises(ConfigError, match="what stops the table has changed"):
+        own.gate.accept(NAME, "a disk was lost", stop)
+    assert "accepted" in accept_all(*accept[1:])
+    assert own.gate.stop(NAME)[0] == []
+
+
+@pytest.mark.parametrize(("answers", "status", "signed"), [
+    ("yn", 0, {"changed settings"}),
+    ("ny", 0, {"stopped"}),
+    ("yy", 0, {"changed settings", "stopped"}),
+    ("nn", 1, set()),
+    ("", 1, set()),
+])  # fmt: skip
+def test_a_terminal_is_asked_for_each_part(
+    answers: str, status: int, signed: set[str], stopped_with_changes: Path, command: Command,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    home = stopped_with_changes
+    accept = ("accept", NAME, "--releases", home / "releases")
+    shown = dict(zip(("changed settings", "stopped"), shown_digests(command(*accept, status=2).out), strict=True))
+    asked, given = [], iter(answers)
+
+    def answer(question: str) -> str:
+        asked.append(question)
+        try:
+            return next(given)
+        except StopIteration:
+            raise EOFError from None
+
+    for stream in (sys.stdin, sys.stdout):
+        monkeypatch.setattr(stream, "isatty", lambda: True)
+    monkeypatch.setattr("builtins.input", answer)
+    assert "repeat the command with --reason" in command(*accept, status=2).err
+    assert asked == []
+    command(*accept, "--reason", "larger leaves", status=status)
+    assert [digest in question for digest, question in zip(shown.values(), asked, strict=True)] == [True, True]
+    monkeypatch.undo()
+    monkeypatch.chdir(home.parent)
+    left = shown_digests(command(*accept, status=1 if len(signed) == 2 else 2).out)
+    assert left == [digest for part, digest in shown.items() if part not in signed]

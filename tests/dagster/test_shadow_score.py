@@ -9,8 +9,8 @@ import pytest
 from standins import QUICK, attested, checks, failures, made, people_table, refusal, run, table_of
 
 from privacy_assets import build_privacy_checks
-from privacy_assets.cli.main import main
 from privacy_assets.errors import ConfigError
+from tests.helpers.accepting import accept_all
 
 FEW = {"max_targets": 2, "shadows": 20, "tests": 20, "size": 30}
 EPSILON = "shadow_membership.epsilon_lower_bound"
@@ -57,7 +57,7 @@ def test_the_generator_is_attacked_and_the_release_is_bound_to_it(tmp_path: Path
     changed = table(tmp_path, generator=HARMLESS)
     assert "differs from the lock" in refusal(run(changed, instance, "published"), "published")
     folders = ("--releases", str(tmp_path / "releases"), "--private", str(tmp_path / "private"))
-    assert main(["accept", "people", *folders]) == 0
+    accept_all("people", *folders)
     assert "made under other settings (metrics)" in refusal(run(changed, instance, "published"), "published")
     assert run(changed, instance, "shadow_membership").success
     told = refusal(run(changed, instance, "attestation"), "attestation")

@@ -13,10 +13,10 @@ from standins import QUICK, checks, failures, memorise, people, resources, step_
 from stock import Folder, Generator, stock_table
 
 from privacy_assets import read_published
-from privacy_assets.cli.main import main
 from privacy_assets.errors import InputError
 from privacy_assets.gate.releases import Release, ReleaseStore
 from privacy_assets.gate.statements import ReleaseTarget
+from tests.helpers.accepting import accept_all
 
 REGIONS = dg.StaticPartitionsDefinition(["north", "south"])
 # The study does not publish.
@@ -188,7 +188,7 @@ def refused(
 
 def accept(world: World, table: str, *more: str) -> None:
     """Accept the difference that stopped a run, as the owner of the table does."""
-    assert main(["accept", table, "--releases", str(world.root / "releases"), *more]) == 0
+    accept_all(table, "--releases", world.root / "releases", *more)
 
 
 def nothing_published(world: World, table: str, partition: str | None = None) -> None:

@@ -30,6 +30,7 @@ from privacy_assets.tables.personal_data import personal_note
 from privacy_assets.tables.reading import parse_table, read_table
 from privacy_assets.tables.roles import may_tell_people_apart
 from privacy_assets.tables.table import Table
+from tests.helpers.accepting import accept_all
 
 METRICS = ["dcr", "copies"]
 
@@ -580,7 +581,7 @@ def test_later_nights_must_fit_the_contract_in_the_lock(tmp_path: Path, capsys: 
     for line, frame in others.items():
         assert nightly(home, frame) in (1, 2)
         assert line in "".join(capsys.readouterr())
-    assert main(["accept", "visits", "--home", str(home)]) == 0
+    accept_all("visits", "--home", home)
     assert nightly(home, frame) in (0, 1, 3)
 
 

@@ -30,11 +30,11 @@ from planting import private, readable, traces
 from standins import LENIENT
 
 from privacy_assets import read_published
-from privacy_assets.cli.main import main
 from privacy_assets.errors import InputError
 from privacy_assets.gate.keys import TrustedKeys
 from privacy_assets.gate.releases import ReleaseStore
 from privacy_assets.gate.statements import ReleaseTarget
+from tests.helpers.accepting import accept_all
 
 pytestmark = pytest.mark.slow
 
@@ -221,7 +221,7 @@ def laxer(airflow: Airflow) -> Act:
     yield airflow.trigger("lax", "refused")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PRIVACY_ASSETS_SIGNING_KEY", (airflow.place / "vault/privacy_signing_key").read_text())
-        assert main(["accept", "laxly", "--releases", str(airflow.place / "deployment/releases")]) == 0
+        accept_all("laxly", "--releases", airflow.place / "deployment/releases")
     yield airflow.trigger("lax", "first")
     theirs = airflow.xcom("lax", "first", "judge")
     here, there = (values(airflow, "laxly", dag, "first", "attest") for dag in ("strict", "lax"))

@@ -1,0 +1,28 @@
+"""Accept what is pending for a table, as its owner does: look first, then sign each digest that was shown."""
+
+from __future__ import annotations
+
+import io
+import re
+from contextlib import redirect_stderr, redirect_stdout
+
+from privacy_assets.cli.main import main
+
+
+def shown_digests(text: str) -> list[str]:
+    """Return the digests of the parts that ``privacy-assets accept`` printed."""
+    return re.findall(r"\(digest ([0-9a-f]{32})\)", text)
+
+
+def accept_all(*words: object) -> str:
+    """Run ``privacy-assets accept`` with ``words`` twice, and return what the second call printed."""
+    command = ["accept", *map(str, words)]
+    shown = io.StringIO()
+    with redirect_stdout(shown), redirect_stderr(io.StringIO()):
+        status = main(command)
+    digests = shown_digests(shown.getvalue())
+    assert status == 2 and digests, shown.getvalue()
+    signed = io.StringIO()
+    with redirect_stdout(signed):
+        assert main([*command, *(f"--digest={digest}" for digest in digests)]) == 0
+    return signed.getvalue()
