@@ -2,7 +2,7 @@
 
     OMP_NUM_THREADS=1 nice python -m benchmarks.demo_keys --results demo-keys.jsonl
     OMP_NUM_THREADS=1 nice python -m benchmarks.demo_keys --leak --results demo-keys-leak.jsonl
-    python -m benchmarks.demo_keys --metrics controls --results controls.jsonl  # other metrics in another file
+    python -m benchmarks.demo_keys --metrics controls --results controls.jsonl  # other metrics, another file
     python -m benchmarks.demo_keys --report controls.jsonl others.jsonl
 
 Key n represents a deployment with the secret "demo key n". The demo table is split, its generator fitted and sampled,

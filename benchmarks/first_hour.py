@@ -1,8 +1,8 @@
 """Measure the whole way from CSV files to a verdict on a fresh machine, for this project and its peers.
 
     python -m benchmarks.battery --setup     # environments for the peers: .peers and .mostly
-    python -m benchmarks.first_hour          # a quarter of an hour; writes benchmarks/results/first_hour.md
-    python -m benchmarks.first_hour ../before    # and an earlier checkout, with the libraries of this environment
+    python -m benchmarks.first_hour          # 15 minutes; writes results/first_hour.md
+    python -m benchmarks.first_hour ../before    # and an earlier checkout
 
 Each figure is the user plus system time of a whole command and its child processes: interpreter, imports, reading,
 compilation and the verdict. "Cold" starts with an empty cache of compiled code; "warm" repeats the command. Train and

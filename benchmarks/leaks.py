@@ -13,9 +13,10 @@ reported separately, because a copy of a shared row discloses no person. All def
 except controls, by default without an encoder. Each release is one line with every estimate and is measured once; the
 report evaluates it with the current default limits or a --policy. The releases that the limits of the papers refuse:
 
-    python -m benchmarks.leaks TABLES --results papers.jsonl --people 2000 --draws 1 --kinds "fresh rows" synthpop \\
-        --embedder --metrics dcr singling_out linkability attribute_inference membership_inference memorization \\
-        data_privacy --policy examples/policies/papers.yaml
+    python -m benchmarks.leaks TABLES --results papers.jsonl --people 2000 --draws 1 \\
+        --kinds "fresh rows" synthpop --embedder --metrics dcr singling_out linkability \\
+        attribute_inference membership_inference memorization data_privacy \\
+        --policy examples/policies/papers.yaml
     python -m benchmarks.leaks --report papers.jsonl --policy examples/policies/papers.yaml
 """
 

@@ -1,6 +1,6 @@
 """Years of nightly releases: verdicts of the default policy for each night, the ledger, and series that are stopped.
 
-    python -m benchmarks.leak_tables DIRECTORY --set held-back     # crashes.parquet; --set final: vietnam.parquet
+    python -m benchmarks.leak_tables DIRECTORY --set held-back   # crashes; --set final: vietnam
     python -m benchmarks.nights scores TABLES --results scores.jsonl
     python -m benchmarks.nights years TABLES --results years.jsonl --nights 365 --seed 0
     python -m benchmarks.nights years TABLES --results years.jsonl --nights 365 --seed 2 --kinds slow
@@ -18,7 +18,7 @@ pass, and appends one line for each night, until the series is stopped. Rare val
     leaf 300    the same with leaves of at least 300 people
     copies      fresh rows, 5 % of them replaced by training rows
     slow        fresh rows, and copies of 0.2 % of the training people, different ones each night
-    moved       as slow, with numbers of many values shifted by a tenth of their standard deviation, up or down
+    moved       as slow, with numbers of many values shifted by a tenth of their standard deviation
 
 ``report`` simulates 300 series of 365 nights for each kind. A series takes the verdicts of ``scores`` of one table in
 blocks of seven consecutive nights, evaluated at the attempt that the series has reached, and the verdicts of a series

@@ -1,10 +1,10 @@
 """Measure the CPU seconds of each step of a table's run, in this checkout and in others, in sequence.
 
     python -m benchmarks.run_cost                       # this checkout alone
-    python -m benchmarks.run_cost ../before ../other    # and these, with the libraries of this environment
-    python -m benchmarks.run_cost --demo ../before      # the demo instead of Adult, with the same secret in each
-    python -m benchmarks.run_cost --metrics             # each metric alone, 10,000 to 3,000 to 10,000 rows of Adult
-    python -m benchmarks.run_cost --routes              # the demo in one process, in a process per step, in Airflow
+    python -m benchmarks.run_cost ../before ../other    # and these, with the libraries used here
+    python -m benchmarks.run_cost --demo ../before      # the demo instead of Adult, with one secret
+    python -m benchmarks.run_cost --metrics             # each metric alone, 10,000 to 3,000 rows
+    python -m benchmarks.run_cost --routes              # one process, one for each step, Airflow
 
 The table is Adult split 80 to 20, 39,032 to 9,758 rows, with default metrics, policy and generator, and an embedder of
 three epochs (the cost of a score does not depend on the length of training). Each checkout runs the whole table twice

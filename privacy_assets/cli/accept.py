@@ -9,11 +9,12 @@ also needs a --reason, which is signed.
 exit status:
   0  at least one part was signed
   1  there is nothing to accept, or you answered no to all parts
-  2  no such table or folder, no key, no --digest, another --digest than the shown ones, or no reason for a stop
+  2  no such table or folder, no key, no --digest, another --digest than the shown ones, or no
+     reason for a stop
 
 example:
   privacy-assets accept patients
-  privacy-assets accept patients --digest 5c0d... --digest 91fe... --reason "the source was corrected"
+  privacy-assets accept patients --digest 5c0d... --digest 91fe... --reason "source corrected"
 
 {deployment}
 {signing}

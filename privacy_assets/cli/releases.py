@@ -1,9 +1,10 @@
 """The command ``privacy-assets releases``: list, roll back to and withdraw releases. Does not need Dagster.
 
 exit status:
-  0  all listed releases are whole, or there is no release yet; with --rollback or --withdraw, it was done
-  1  a release is damaged, or the log in the private folder can be read and records that it was withdrawn, or the
-     rollback or withdrawal was refused and had no effect
+  0  all listed releases are whole, or there is no release yet; with --rollback or --withdraw, it
+     was done
+  1  a release is damaged, or the log in the private folder can be read and records that it was
+     withdrawn, or the rollback or withdrawal was refused and had no effect
   2  no such table, partition, release or folder, no trusted key, or --withdraw without --reason
 
 example:

@@ -11,10 +11,11 @@ exit status:
   3  it was not published: no limit is broken, but one is undecided
 
 rehearsal:
-  --rehearse tries settings of the generator without a publication attempt. It drops holdout and reference, splits the
-  people in train again, runs the same steps on them, and prints leak and utility of each setting. It publishes and
-  records nothing, but creates the keys of the deployment if there are none. The exit status is 0 if a setting passes
-  with a margin, 1 if none does, and 3 if there are too few people to decide.
+  --rehearse tries settings of the generator without a publication attempt. It drops holdout and
+  reference, splits the people in train again, runs the same steps on them, and prints leak and
+  utility of each setting. It publishes and records nothing, but creates the keys of the deployment
+  if there are none. The exit status is 0 if a setting passes with a margin, 1 if none does, and 3 if
+  there are too few people to decide.
 
 examples:
   privacy-assets run patients.yaml

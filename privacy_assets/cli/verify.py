@@ -1,14 +1,15 @@
 """The command ``privacy-assets verify``: check whether this exact file was released. Does not need Dagster.
 
 exit status:
-  0  a trusted key signed an attestation of these exact bytes with the verdict pass: RELEASED if the release folder is
-     available and contains the release, otherwise ATTESTED
-  1  not released: the file or its attestation was changed, the key is not trusted, or the verdict is fail; WITHDRAWN
-     if the private folder can be read and its log records that the release was withdrawn; with
-     --max-age, also a file that is not the current release, or was not confirmed within this time, or was confirmed
-     more than 10 minutes in the future
+  0  a trusted key signed an attestation of these exact bytes with the verdict pass: RELEASED if the
+     release folder is available and contains the release, otherwise ATTESTED
+  1  not released: the file or its attestation was changed, the key is not trusted, or the verdict is
+     fail; WITHDRAWN if the private folder can be read and its log records that the release was
+     withdrawn; with --max-age, also a file that is not the current release, or was not confirmed
+     within this time, or was confirmed more than 10 minutes in the future
   2  no such file, no trusted key, or a key that cannot be read
-  3  not released: a trusted key signed an attestation of these exact bytes with the verdict undecided
+  3  not released: a trusted key signed an attestation of these exact bytes with the verdict
+     undecided
 
 example:
   privacy-assets verify synthetic.parquet

@@ -1,7 +1,9 @@
 """The log of a table: one chain of signed entries, from which the gate derives all that it remembers of the table.
 
-    private/log/<table>/00000001   first entry, created once; each further entry names the SHA-256 of the one before
-    private/log/<table>/state      what the entries up to a number add up to, signed, so that a run reads few entries
+    private/log/<table>/00000001   first entry, created once; each further one has the SHA-256 of the
+                                   one before
+    private/log/<table>/state      signed sum of the entries up to a number, so that a run reads few
+                                   entries
 
 Entries are attempts, verdicts, releases, rollbacks, withdrawals, removals of old files, and acceptances by a user. They
 are never removed. The log covers all partitions of a table.

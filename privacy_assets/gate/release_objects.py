@@ -2,8 +2,8 @@
 
     <table>/_all/claims/<hash of the attestation>    id of the only release of this attestation
     <table>/_all/releases/<id>/table.parquet         its bytes, identical for all writers
-    <table>/_all/releases/<id>/attestation.json      written last: without it, the release is incomplete and not listed
-    <table>/_all/pointers/000000000001               signed pointer to a release; the highest number counts
+    <table>/_all/releases/<id>/attestation.json      written last: a release without it is not listed
+    <table>/_all/pointers/000000000001               signed pointer; the one with the highest number counts
 
 If a publisher is interrupted, the old pointer stays, and the next call with the same attestation resumes.
 """

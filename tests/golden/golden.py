@@ -1,6 +1,6 @@
 """Golden statistics: frozen releases of known truth, and the expected results of the engine.
 
-    python tests/golden/golden.py build               # the tables and embeddings, once: files in this folder
+    python tests/golden/golden.py build               # once: tables and embeddings in this folder
     python tests/golden/golden.py write               # the expected report of each release
     python tests/golden/golden.py compare             # the differences
     python tests/golden/golden.py compare --seeds 8   # also in Monte Carlo errors, from other seeds

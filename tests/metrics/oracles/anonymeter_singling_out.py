@@ -3,7 +3,8 @@
 Run where anonymeter is installed, which needs other versions than this project does:
 
     pip install anonymeter==1.1.0
-    python tests/metrics/oracles/anonymeter_singling_out.py adult.parquet > tests/metrics/oracles/singling_out.json
+    cd tests/metrics/oracles
+    python anonymeter_singling_out.py adult.parquet > singling_out.json
 
 All tables of a case have the same size and no row twice: at unequal sizes anonymeter's control is a fit of its own.
 """
