@@ -108,12 +108,18 @@ ui-airflow: .venv/.airflow ## Open Airflow on http://localhost:8080 (AIRFLOW_POR
 	PATH="$(CURDIR)/$(BIN):$$PATH" airflow standalone  # it starts its components by this name
 
 .PHONY: lint
-lint: setup-dev ## Check style, format and types
+lint: setup-dev ## Check style, format, types, English, and the density of the code
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m tests.plain_english --count
 	$(BIN)/python -m tests.mutations --check
+	$(BIN)/python -m tests.code_density
+
+.PHONY: fix
+fix: setup-dev ## Repair style and format where ruff can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
 
 .PHONY: docs
 docs: .venv/.docs ## Build the documentation site in build/docs; warnings, such as a broken link, are errors

@@ -460,6 +460,14 @@ def test_contributing_names_the_private_api_of_dagster() -> None:
     assert [name for _, name in used if f"{name}`" not in page] == []
 
 
+def test_the_index_of_decisions_has_each_record() -> None:
+    records = sorted((ROOT / "docs" / "adr").glob("0*.md"))
+    titles = [record.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ") for record in records]
+    links = [f"- [{title}]({record.name})" for title, record in zip(titles, records, strict=True)]
+    index = read("docs/adr/README.md").splitlines()
+    assert [line for line in index if line.startswith("- [")] == links
+
+
 def test_the_limits_of_the_papers_are_those_of_their_policy() -> None:
     rows = [
         line.split(" | ")[:2] for line in PAPERS.read_text(encoding="utf-8").splitlines() if re.match(r"\| `", line)

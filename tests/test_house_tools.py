@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import code_counts, plain_english
+from tests import code_counts, code_density, plain_english
 
 
 def matches(text: str) -> set[str]:
@@ -68,3 +68,51 @@ def test_an_argument_is_documented_by_its_section() -> None:
         """
 
     assert code_counts.undocumented(function) == ["second"]
+
+
+DENSE = """
+def f(a, b, c, d, e, g, h, i, found):
+    x, place = a, b
+    return [u if v else w for u in a for v in b]
+"""
+
+
+def test_the_density_of_code_is_measured_by_statement() -> None:
+    density = code_density.measure(DENSE, "metrics/dcr.py")
+    assert (density.lines, len(density.statements), density.pairs, density.comprehensions) == (3, 3, 1, 1)
+    assert density.conditionals == 1
+    assert density.generic == {"found": 1, "place": 1}
+    assert density.findings == [
+        "metrics/dcr.py:2: f has 9 parameters",
+        "metrics/dcr.py:4: nested comprehension, or a conditional expression in one",
+    ]
+    assert code_density.measure(DENSE, "metrics/_dcr_kernels.py").findings == []
+
+
+def test_line_breaks_and_docstrings_do_not_change_the_density() -> None:
+    short = code_density.measure("x = f(1, 2)\n", "a.py")
+    long = code_density.measure('"""Doc."""\nx = f(\n    1,\n    2\n)\n', "a.py")
+    assert short.statements == long.statements == [8]
+    assert (short.lines, long.lines) == (1, 4)
+
+
+def test_complexity_counts_branches_operands_and_loops_of_comprehensions() -> None:
+    source = "def f(x):\n    if x and x or x:\n        return [y for y in x if y]\n    for z in x:\n        pass\n"
+    (function,) = ast.parse(source).body
+    assert code_density.complexity(function) == 1 + 1 + 2 + 2 + 1
+
+
+def test_a_checked_room_that_exceeds_a_limit_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    package = tmp_path / "package"
+    (package / "dense").mkdir(parents=True)
+    (package / "dense" / "module.py").write_text(DENSE * 40)
+    rooms = code_density.rooms(package)
+    assert [line.partition(",")[0] for line in code_density.exceeded("dense", rooms["dense"])][0].startswith("dense: ")
+    monkeypatch.setattr(code_density, "rooms", lambda: rooms)
+    monkeypatch.setattr("sys.argv", ["code_density"])
+    assert code_density.main() == 0
+    monkeypatch.setattr(code_density, "CHECKED", ("dense",))
+    assert code_density.main() == 1
+    assert "dense/module.py:2: f has 9 parameters" in capsys.readouterr().out
