@@ -71,7 +71,7 @@ MUTATIONS = [
     ),
     Mutation(
         "null value of the spec dropped",
-        "stats/estimates.py", "null=float(null if self.null is None else self.null)", "null=float(null or 0.0)",
+        "stats/estimates.py", "null=float(self.null)", "null=0.0",
         ("stats/test_estimates.py", "metrics/test_membership_inference.py"),
     ),
     Mutation(
@@ -92,7 +92,7 @@ MUTATIONS = [
     ),
     Mutation(
         "draws depend on the order of the people",
-        "stats/inference.py", "weights = weights[np.lexsort(weights.T)]", "weights = weights[:]",
+        "stats/inference.py", "by_subject[np.lexsort(weights)]", "by_subject[:]",
         ("metrics/test_every_metric.py",),
     ),
     Mutation(
@@ -102,7 +102,9 @@ MUTATIONS = [
     ),
     Mutation(
         "numbers that are not measurable come back from JSON as zeros",
-        "stats/estimates.py", "math.nan if data[key] is None else", "0.0 if data[key] is None else",
+        "stats/estimates.py",
+        "    if value is None:\n        return math.nan",
+        "    if value is None:\n        return 0.0",
         ("stats/test_estimates.py", "metrics/test_every_metric.py"),
     ),
     Mutation(
@@ -131,13 +133,13 @@ MUTATIONS = [
     ),
     Mutation(
         "bands of one statistic instead of simultaneous ones",
-        "stats/inference.py", "sd > 0, sd, np.inf)).max(axis=1)", "sd > 0, sd, np.inf)).min(axis=1)",
+        "stats/inference.py", "deviations.max(axis=1)", "deviations.min(axis=1)",
         ("stats/test_intervals.py",),
     ),
     Mutation(
         "resampled subjects widen no band",
         "stats/inference.py",
-        'np.maximum(half, float(np.quantile(away', 'np.minimum(half, float(np.quantile(away',
+        "np.maximum(half, _quantile(resampled", "np.minimum(half, _quantile(resampled",
         ("stats/test_intervals.py",),
     ),
     # --- policy ---

@@ -198,7 +198,7 @@ class Fidelity(Metric):
             half = float(np.quantile(np.abs(values - values.mean()), CONFIDENCE, method="higher"))
             low, high = max(value - half, 0), min(value + half, 1)
             note = notes.get(spec.name, "")
-            estimates.append(spec.estimate(value, low, high, counts, null=float(real), note=note))
+            estimates.append(spec.with_null(real).estimate(value, low, high, counts, note=note))
         return tuple(estimates)
 
 

@@ -282,7 +282,7 @@ def _exposed(found: RowMemorization, people: Subjects, sizes: Mapping[str, int])
     low, high = clustered_share(exposed, people.codes[found.nearest])
     null = math.nan if np.isnan(found.holdout).any() else by_chance(found, sizes["train"], sizes["holdout"])
     counts, note = (len(exposed), people.members), f"lambda {found.radius:.4g}"
-    return _EXPOSED.estimate(exposed.mean(), low, high, counts, null=null, note=note)
+    return _EXPOSED.with_null(null).estimate(exposed.mean(), low, high, counts, note=note)
 
 
 def clustered_share(flags: np.ndarray, clusters: np.ndarray) -> tuple[float, float]:

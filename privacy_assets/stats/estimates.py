@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 
 Direction = Literal["higher_is_riskier", "two_sided", "lower_is_riskier"]
 Measures = Literal["release", "evaluation"]
-_NOTHING, _WHOLE = 1e-9, 10_000
+_SMALLEST = 1e-9  # smaller numbers are shown as 0
+_MIN_WHOLE = 10_000  # larger numbers are shown without decimals
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class Estimate:
     @property
     def measurable(self) -> bool:
         """Whether value and both bounds are finite."""
-        return all(math.isfinite(x) for x in (self.value, self.low, self.high))
+        return bool(np.isfinite([self.value, self.low, self.high]).all())
 
     def widened(self, factor: float) -> tuple[float, float]:
         """Return both ends of the interval, moved to ``factor`` times their distance from the value.
@@ -65,7 +66,9 @@ class Estimate:
         Args:
             factor: 1 leaves the ends where they are; less than 1 narrows the interval.
         """
-        return self.value - factor * (self.value - self.low), self.value + factor * (self.high - self.value)
+        low = self.value - factor * (self.value - self.low)
+        high = self.value + factor * (self.high - self.value)
+        return low, high
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-compatible mapping; NaN becomes None."""
@@ -74,9 +77,10 @@ class Estimate:
     @classmethod
     def from_json(cls, name: str, data: Mapping[str, Any]) -> Estimate:
         """Create an estimate from the result of :meth:`to_json`."""
-        floats = ("value", "low", "high", "minimum_detectable_effect", "null", "confidence")
-        fixed = {key: (math.nan if data[key] is None else float(data[key])) for key in floats}
-        return cls(name=name, **{**data, **fixed})
+        fields = dict(data)
+        for key in ("value", "low", "high", "minimum_detectable_effect", "null", "confidence"):
+            fields[key] = _nan_if_none(data[key])
+        return cls(name=name, **fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +91,8 @@ class StatisticSpec:
         name: Name without the metric's prefix.
         meaning: One sentence for readers.
         direction: Which deviations from ``null`` are risks.
-        null: Mean for releases without any leak. NaN: unknown. None: it differs between releases and is passed to
-            :meth:`estimate`.
+        null: Mean for releases without any leak. NaN: unknown. None: it differs between releases,
+            see :meth:`with_null`.
         range: Allowed range of limits. None: see :attr:`limits`.
         measures: See :class:`Estimate`.
         embedded: Whether the value depends on the embedder.
@@ -120,8 +124,25 @@ class StatisticSpec:
         """Allowed range of limits: ``range``, else that of a share, a score or a distance from the null."""
         if self.range is not None:
             return self.range
-        null = 0.0 if self.null is None or not math.isfinite(self.null) else self.null
-        return (0.0, max(null, 1 - null)) if self.direction == "two_sided" else (0.0, max(null, 1.0))
+        null = 0.0
+        if self.null is not None and math.isfinite(self.null):
+            null = self.null
+        if self.direction == "two_sided":
+            return 0.0, max(null, 1 - null)
+        return 0.0, max(null, 1.0)
+
+    def with_null(self, null: float) -> StatisticSpec:
+        """Return the specification with the mean for this release.
+
+        Args:
+            null: Mean for releases without any leak. NaN: unknown.
+
+        Raises:
+            TypeError: If the specification has a null.
+        """
+        if self.null is not None:
+            raise TypeError(f"{self.name}: the specification sets null, so it cannot be set again.")
+        return replace(self, null=float(null))
 
     def estimate(
         self,
@@ -130,7 +151,6 @@ class StatisticSpec:
         high: float,
         counts: tuple[int, int],
         *,
-        null: float | None = None,
         confidence: float = 0.95,
         minimum_detectable_effect: float = math.nan,
         note: str = "",
@@ -142,24 +162,24 @@ class StatisticSpec:
             low: Lower end of the interval.
             high: Upper end of the interval.
             counts: Numbers of rows and subjects.
-            null: Mean for releases without any leak; required if it is None in the specification, else not allowed.
             confidence: Confidence level of the interval.
             minimum_detectable_effect: See :class:`Estimate`.
             note: Explanation for readers.
 
         Raises:
-            TypeError: If ``null`` is both in the specification and passed, or in neither.
+            TypeError: If the specification has no null.
         """
-        if (null is None) == (self.null is None):
-            raise TypeError(f"{self.name}: set null either in the specification or for each statistic.")
+        if self.null is None:
+            raise TypeError(f"{self.name}: the specification has no null. Set it with with_null.")
+        n_rows, n_subjects = counts
         return Estimate(
             name=self.name,
             value=float(value),
             low=float(low),
             high=float(high),
-            n=counts[0],
-            subjects=counts[1],
-            null=float(null if self.null is None else self.null),  # type: ignore[arg-type]  # one of them is set
+            n=n_rows,
+            subjects=n_subjects,
+            null=float(self.null),
             direction=self.direction,
             confidence=confidence,
             minimum_detectable_effect=float(minimum_detectable_effect),
@@ -170,8 +190,10 @@ class StatisticSpec:
 
     def missing(self, note: str, counts: tuple[int, int], confidence: float = 0.95) -> Estimate:
         """Create an estimate without a value, which passes no limit; ``note`` states the reason."""
-        null = math.nan if self.null is None else None
-        return self.estimate(math.nan, math.nan, math.nan, counts, null=null, confidence=confidence, note=note)
+        spec = self
+        if spec.null is None:
+            spec = spec.with_null(math.nan)
+        return spec.estimate(math.nan, math.nan, math.nan, counts, confidence=confidence, note=note)
 
     def not_measurable(self, reason: str, counts: tuple[int, int]) -> Estimate:
         """Create an estimate without a value because the tables are too small or lack the required data."""
@@ -183,9 +205,11 @@ def decimal(value: float) -> str:
 
     Numbers below 1e-9 are 0.
     """
-    if not math.isfinite(value) or abs(value) < _NOTHING:
-        return "0" if math.isfinite(value) else f"{value:g}"
-    if abs(value) >= _WHOLE:
+    if not math.isfinite(value):
+        return f"{value:g}"
+    if abs(value) < _SMALLEST:
+        return "0"
+    if abs(value) >= _MIN_WHOLE:
         return f"{value:,.0f}"
     return np.format_float_positional(value, precision=4, unique=False, fractional=False, trim="-")
 
@@ -204,7 +228,9 @@ def to_jsonable(value: Any) -> Any:
     if hasattr(value, "tolist"):  # numpy scalars and arrays
         return to_jsonable(value.tolist())
     if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
+        if math.isfinite(value):
+            return float(value)
+        return None
     if value is None or isinstance(value, (str, int)):
         return value
     return f"<{getattr(value, '__qualname__', type(value).__qualname__)}>"
@@ -265,9 +291,19 @@ class MetricResult:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> MetricResult:
         """Create a result from the output of :meth:`to_json`."""
-        estimates, on_copy = (
-            tuple(Estimate.from_json(name, values) for name, values in data[part].items())
-            for part in ("estimates", "on_copy")
-        )
-        seconds = math.nan if data["seconds"] is None else data["seconds"]
-        return cls(**{**data, "estimates": estimates, "on_copy": on_copy, "seconds": seconds})
+        fields = dict(data)
+        fields["estimates"] = _estimates_from_json(data["estimates"])
+        fields["on_copy"] = _estimates_from_json(data["on_copy"])
+        if data["seconds"] is None:
+            fields["seconds"] = math.nan
+        return cls(**fields)
+
+
+def _estimates_from_json(data: Mapping[str, Mapping[str, Any]]) -> tuple[Estimate, ...]:
+    return tuple(Estimate.from_json(name, values) for name, values in data.items())
+
+
+def _nan_if_none(value: float | None) -> float:
+    if value is None:
+        return math.nan
+    return float(value)

@@ -71,23 +71,55 @@ def permutation_band(
             permutation changes then gets the exact interval of 0 hits out of this number. None: it gets width 0 and z =
             0.
     """
-    mean, sd, largest = _standardised(null)
-    levels = (confidence, MDE_QUANTILE)
-    critical, rare = (float(np.quantile(largest, level, method="higher")) for level in levels)
-    farthest = (np.abs(observed - mean) / np.where(sd > 0, sd, np.inf)).max()
-    p_value = float((1 + (largest >= farthest).sum()) / (len(null) + 1))
-    half = np.where(sd > 0, critical * sd, 0.0 if people is None else clopper_pearson(0, people)[1])
+    mean, sd, deviations = _standardised(null)
+    critical = _quantile(deviations, confidence)
+    rare = _quantile(deviations, MDE_QUANTILE)
+    observed_deviation = (np.abs(observed - mean) / _or_infinite(sd)).max()
+    n_as_far = (deviations >= observed_deviation).sum()
+    p_value = float((1 + n_as_far) / (len(null) + 1))
+
+    half_of_constant = 0.0
+    if people is not None:
+        _, half_of_constant = clopper_pearson(0, people)
+    half = np.where(sd > 0, critical * sd, half_of_constant)
     if resampled is not None:
-        _, spread, away = _standardised(resampled)
-        half = np.maximum(half, float(np.quantile(away, confidence, method="higher")) * spread)
-    z = critical * (observed - mean) / np.where(half > 0, half, np.inf)
-    return Band(observed - half, observed + half, mean, sd, z, critical, rare, p_value)
+        _, resampled_sd, resampled_deviations = _standardised(resampled)
+        half = np.maximum(half, _quantile(resampled_deviations, confidence) * resampled_sd)
+    z = critical * (observed - mean) / _or_infinite(half)
+    return Band(
+        low=observed - half,
+        high=observed + half,
+        mean=mean,
+        sd=sd,
+        z=z,
+        critical=critical,
+        rare=rare,
+        p_value=p_value,
+    )
 
 
-def _standardised(drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return mean (m,), standard deviation (m,), and largest standardized deviation of each draw (draws,)."""
-    mean, sd = drawn.mean(axis=0), drawn.std(axis=0)
-    return mean, sd, (np.abs(drawn - mean) / np.where(sd > 0, sd, np.inf)).max(axis=1)
+def _standardised(statistics: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return mean (m,), standard deviation (m,), and each draw's largest deviation (draws,).
+
+    A deviation is the distance from the mean in standard deviations.
+
+    Args:
+        statistics: Statistics of each draw, shape (draws, m).
+    """
+    mean = statistics.mean(axis=0)
+    sd = statistics.std(axis=0)
+    deviations = np.abs(statistics - mean) / _or_infinite(sd)
+    return mean, sd, deviations.max(axis=1)
+
+
+def _or_infinite(divisor: np.ndarray) -> np.ndarray:
+    """Return ``divisor`` with infinity instead of 0, so that the quotient is 0."""
+    return np.where(divisor > 0, divisor, np.inf)
+
+
+def _quantile(values: np.ndarray, level: float) -> float:
+    """Return the smallest value that at least a share of ``level`` does not exceed."""
+    return float(np.quantile(values, level, method="higher"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,19 +140,27 @@ class PermutationResult:
         return len(self.observed)
 
     def __getitem__(self, entries: slice | np.ndarray | list[int]) -> PermutationResult:
-        resampled = None if self.resampled is None else self.resampled[:, entries]
+        resampled = self.resampled
+        if resampled is not None:
+            resampled = resampled[:, entries]
         return PermutationResult(self.observed[entries], self.null[:, entries], resampled)
 
     def over(self, scale: np.ndarray) -> PermutationResult:
         """Divide all statistics by ``scale`` (m,), which must not depend on the labels."""
-        resampled = None if self.resampled is None else self.resampled / scale
+        resampled = self.resampled
+        if resampled is not None:
+            resampled = resampled / scale
         return PermutationResult(self.observed / scale, self.null / scale, resampled)
 
     @property
     def mean(self) -> PermutationResult:
         """The mean over all entries, as one statistic."""
-        resampled = None if self.resampled is None else self.resampled.mean(axis=1, keepdims=True)
-        return PermutationResult(self.observed.mean(keepdims=True), self.null.mean(axis=1, keepdims=True), resampled)
+        observed = self.observed.mean(keepdims=True)
+        null = self.null.mean(axis=1, keepdims=True)
+        resampled = self.resampled
+        if resampled is not None:
+            resampled = resampled.mean(axis=1, keepdims=True)
+        return PermutationResult(observed, null, resampled)
 
     def band(self, confidence: float = CONFIDENCE, people: int | None = None) -> Band:
         """Return the simultaneous interval of all entries; for ``people`` see :func:`permutation_band`."""
@@ -153,13 +193,21 @@ class PermutationResult:
         """
         band = self.band(confidence, people)
         low, high = extend_to_null(band, spec.null or 0.0)
-        rare = band.rare * band.sd[at]
-        if not _two_sided(spec):
-            rare = np.quantile(self.null[:, at] - band.mean[at], MDE_QUANTILE, method="higher")
-        found = [self.observed[at], low[at], high[at], rare + band.critical * band.sd[at]]
-        value, low, high, reached = np.clip(found, *within).tolist()
+        half = band.critical * band.sd[at]
+        if _two_sided(spec):
+            detectable = band.rare * band.sd[at] + half
+        else:
+            detectable = _quantile(self.null[:, at] - band.mean[at], MDE_QUANTILE) + half
+        results = [self.observed[at], low[at], high[at], detectable]
+        value, low_end, high_end, detectable = np.clip(results, *within).tolist()
         return spec.estimate(
-            value, low, high, counts, confidence=confidence, minimum_detectable_effect=reached, note=note
+            value,
+            low_end,
+            high_end,
+            counts,
+            confidence=confidence,
+            minimum_detectable_effect=detectable,
+            note=note,
         )
 
     def worst(
@@ -184,29 +232,47 @@ class PermutationResult:
                 shows a significant leak.
             people: See :func:`permutation_band`.
         """
-        strongest = choose == "strongest"
-        confidence = LEAK_CONFIDENCE if strongest else CONFIDENCE
+        confidence = CONFIDENCE
+        if choose == "strongest":
+            confidence = LEAK_CONFIDENCE
         band = self.band(confidence, people)
-        every = np.vstack([self.observed, self.null])
-        away = np.abs(every - spec.null) if _two_sided(spec) else every
-        conservative = away + band.critical * band.sd
-        conservative[0] = away[0] + band.high - self.observed
-        deviations = np.abs(every - spec.null) / np.where(band.sd > 0, band.sd, np.inf)
-        deviations[0] = np.abs(band.z)
-        chosen = (deviations if strongest else conservative).argmax(axis=1)
-        at = int(chosen[0])
-        reached = np.quantile(conservative[np.arange(len(every)), chosen][1:], MDE_QUANTILE, method="higher")
-        value, low, high = np.clip([self.observed[at], band.low[at], band.high[at]], -1 if _two_sided(spec) else 0, 1)
+        # The first row is the observed one, the others are permuted.
+        statistics = np.vstack([self.observed, self.null])
+        distances = np.abs(statistics - spec.null)
+        smallest = -1 if _two_sided(spec) else 0
+
+        risks = distances if _two_sided(spec) else statistics
+        conservative = risks + band.critical * band.sd
+        conservative[0] = risks[0] + band.high - self.observed
+        if choose == "strongest":
+            deviations = distances / _or_infinite(band.sd)
+            deviations[0] = np.abs(band.z)
+            worst_entries = deviations.argmax(axis=1)
+        else:
+            worst_entries = conservative.argmax(axis=1)
+
+        bounds = conservative[np.arange(len(statistics)), worst_entries]
+        entry = int(worst_entries[0])
+        ends = [self.observed[entry], band.low[entry], band.high[entry]]
+        value, low, high = np.clip(ends, smallest, 1)
         return spec.estimate(
-            value, low, high, counts, confidence=confidence, minimum_detectable_effect=reached, note=str(names[at])
+            value,
+            low,
+            high,
+            counts,
+            confidence=confidence,
+            minimum_detectable_effect=_quantile(bounds[1:], MDE_QUANTILE),
+            note=str(names[entry]),
         )
 
     def largest(self, spec: StatisticSpec, counts: tuple[int, int], note: str) -> Estimate:
         """Create the estimate of the largest entry, clipped at 1; its null is the mean under permutation."""
-        parts = (self.observed, *extend_to_null(self.band(), 0.0))
-        value, low, high = (min(float(part.max()), 1.0) for part in parts)
-        null = float(np.minimum(self.null.max(axis=1), 1.0).mean())
-        return spec.estimate(value, low, high, counts, null=null, note=note)
+        lows, highs = extend_to_null(self.band(), 0.0)
+        value = min(float(self.observed.max()), 1.0)
+        low = min(float(lows.max()), 1.0)
+        high = min(float(highs.max()), 1.0)
+        null = np.minimum(self.null.max(axis=1), 1.0).mean()
+        return spec.with_null(null).estimate(value, low, high, counts, note=note)
 
 
 def extend_to_null(band: Band, null: float) -> tuple[np.ndarray, np.ndarray]:
@@ -214,9 +280,10 @@ def extend_to_null(band: Band, null: float) -> tuple[np.ndarray, np.ndarray]:
 
     The permutations do not bound the probability of an event that none of them produced.
     """
-    never = band.sd == 0
-    low, high = np.minimum(band.low, null), np.maximum(band.high, null)
-    return np.where(never, low, band.low), np.where(never, high, band.high)
+    is_constant = band.sd == 0
+    low = np.where(is_constant, np.minimum(band.low, null), band.low)
+    high = np.where(is_constant, np.maximum(band.high, null), band.high)
+    return low, high
 
 
 def _two_sided(spec: StatisticSpec) -> bool:
@@ -244,7 +311,9 @@ def permutation_test(
     member = subjects.member
     observed = np.asarray(statistic(member.astype(np.float32)[None]), dtype=np.float64)[0]
     null = permute_labels(member, n_permutations, rng, statistic, subjects.block)
-    resampled = resample_subjects(member, n_bootstraps, rng, statistic, subjects.block) if n_bootstraps else None
+    resampled = None
+    if n_bootstraps:
+        resampled = resample_subjects(member, n_bootstraps, rng, statistic, subjects.block)
     return PermutationResult(observed, null, resampled)
 
 
@@ -254,24 +323,30 @@ def excess(weights: np.ndarray, subjects: Subjects, n_permutations: int, rng: np
     ``weights`` has shape (m, s). The statistic is linear in the labels, so only subjects with a nonzero weight are
     used.
     """
-    share, total = subjects.member.mean(), weights.sum(axis=1)
-    weights, member = weights.T, subjects.member
+    member = subjects.member
+    share = member.mean()
+    total = weights.sum(axis=1)
 
-    def statistic(labels: np.ndarray) -> np.ndarray:
-        return (labels @ weights - share * total) / (1 - share)
+    def excess_of(labels: np.ndarray, weights_by_subject: np.ndarray) -> np.ndarray:
+        return (labels @ weights_by_subject - share * total) / (1 - share)
 
-    observed = statistic(member.astype(np.float64))
-    weights = weights[np.lexsort(weights.T)]  # draws then depend on content, not on the order of subjects
-    seen = np.flatnonzero(weights.any(axis=1))
-    weights = weights[seen]
-    block = int(np.clip(_CELLS // max(len(seen), 1), 1, SETS))
-    return PermutationResult(observed, permute_labels(np.sort(member), n_permutations, rng, statistic, block, seen))
+    by_subject = weights.T
+    observed = excess_of(member.astype(np.float64), by_subject)
+
+    # Sorted by content, so that the draws do not depend on the order of subjects.
+    by_subject = by_subject[np.lexsort(weights)]
+    weighted = np.flatnonzero(by_subject.any(axis=1))
+    by_subject = by_subject[weighted]
+    statistic = partial(excess_of, weights_by_subject=by_subject)
+    block = int(np.clip(_CELLS // max(len(weighted), 1), 1, SETS))
+    null = permute_labels(np.sort(member), n_permutations, rng, statistic, block, weighted)
+    return PermutationResult(observed, null)
 
 
 def bootstrap(
     member: np.ndarray,
-    drawn: Callable[[np.ndarray], np.ndarray],
-    permuted: Callable[[], np.ndarray],
+    resampled_scores: Callable[[np.ndarray], np.ndarray],
+    permuted_scores: Callable[[], np.ndarray],
     score: Callable[[np.ndarray], float],
     rng: np.random.Generator,
 ) -> tuple[float, float, float]:
@@ -282,8 +357,8 @@ def bootstrap(
 
     Args:
         member: Labels, bool of shape (s,).
-        drawn: Returns the scores of resampled subjects with the given labels.
-        permuted: Returns the scores under permuted labels.
+        resampled_scores: Returns the scores of resampled subjects with the given labels.
+        permuted_scores: Returns the scores under permuted labels.
         score: Returns the score under the given labels.
         rng: Generator of the draws.
 
@@ -291,21 +366,23 @@ def bootstrap(
         Low, high, minimum detectable effect.
     """
     tail = (1 - CONFIDENCE) / 2
-    low, high = np.nanquantile(drawn(member), [tail, 1 - tail])
-    rare = np.nanquantile(permuted(), 1 - MDE_QUANTILE)
+    low, high = np.nanquantile(resampled_scores(member), [tail, 1 - tail])
+    rare = np.nanquantile(permuted_scores(), 1 - MDE_QUANTILE)
     gaps = []
     for _ in range(_GAP_TRIALS):
-        label = rng.permutation(member)
-        end = np.nanquantile(drawn(label), tail)
-        gaps.append(score(label) - end)
-    return float(low), float(high), float(rare - max(np.mean(gaps), 0))
+        permuted = rng.permutation(member)
+        permuted_low = np.nanquantile(resampled_scores(permuted), tail)
+        gaps.append(score(permuted) - permuted_low)
+    detectable = rare - max(np.mean(gaps), 0)
+    return float(low), float(high), float(detectable)
 
 
 def mean_difference(
     values: np.ndarray, subjects: Subjects, n_permutations: int, rng: np.random.Generator
 ) -> PermutationResult:
     """Test the difference of the mean ``values`` (s, m) between members and non-members."""
-    return permutation_test(partial(_difference, values), subjects, n_permutations, rng, n_bootstraps=N_BOOTSTRAPS)
+    statistic = partial(_difference, values)
+    return permutation_test(statistic, subjects, n_permutations, rng, n_bootstraps=N_BOOTSTRAPS)
 
 
 class DrawnLabels:
@@ -313,33 +390,41 @@ class DrawnLabels:
 
     def __init__(self, subjects: Subjects, n_permutations: int, rng: np.random.Generator) -> None:
         member = subjects.member
-        self._permuted = permute_labels(member, n_permutations, rng, lambda labels: labels).astype(np.float32)
-        self._times = resample_subjects(member, N_BOOTSTRAPS, rng, lambda _, times: times).astype(np.float32)
+        permuted = permute_labels(member, n_permutations, rng, lambda labels: labels)
+        times = resample_subjects(member, N_BOOTSTRAPS, rng, lambda _, times: times)
         self._member = member
+        self._permuted = permuted.astype(np.float32)
+        self._times = times.astype(np.float32)
 
     def of(self, member: np.ndarray) -> DrawnLabels:
         """Return the same draws for other labels, bool (s,), with the same number of members."""
-        found = copy(self)
-        found.__dict__.pop("_inside", None)
-        found._member = member
-        return found
+        draws = copy(self)
+        draws.__dict__.pop("_member_times", None)
+        draws._member = member
+        return draws
 
     @cached_property
-    def _inside(self) -> np.ndarray:
+    def _member_times(self) -> np.ndarray:
         return self._times * self._member
 
     def mean_difference(self, values: np.ndarray) -> PermutationResult:
         """Compute :func:`mean_difference` of ``values`` (s, m), with single-precision sums for the draws."""
-        once, member = values.astype(np.float32), self._member.astype(np.float64)[None]
-        rows = np.concatenate([part @ once for part in (self._permuted, self._inside, self._times)], dtype=np.float64)
-        permuted, inside, every = np.split(rows, np.cumsum([len(self._permuted), len(self._times)]))
-        people, members, total = len(self._member), self._member.sum(), values.sum(axis=0)
-        drawn = self._inside.sum(axis=1, keepdims=True, dtype=np.float64)
-        return PermutationResult(
-            _difference(values, member)[0],
-            permuted / members - (total - permuted) / (people - members),
-            inside / drawn - (every - inside) / (people - drawn),
-        )
+        single = values.astype(np.float32)
+        n_subjects = len(self._member)
+
+        n_members = self._member.sum()
+        total = values.sum(axis=0)
+        permuted_sums = (self._permuted @ single).astype(np.float64)
+        permuted = permuted_sums / n_members - (total - permuted_sums) / (n_subjects - n_members)
+
+        # A sample has n_subjects draws, of which n_drawn_members are members.
+        n_drawn_members = self._member_times.sum(axis=1, keepdims=True, dtype=np.float64)
+        member_sums = (self._member_times @ single).astype(np.float64)
+        other_sums = (self._times @ single).astype(np.float64) - member_sums
+        resampled = member_sums / n_drawn_members - other_sums / (n_subjects - n_drawn_members)
+
+        observed = _difference(values, self._member.astype(np.float64)[None])[0]
+        return PermutationResult(observed, permuted, resampled)
 
 
 def _difference(values: np.ndarray, labels: np.ndarray, times: np.ndarray | None = None) -> np.ndarray:
@@ -347,7 +432,11 @@ def _difference(values: np.ndarray, labels: np.ndarray, times: np.ndarray | None
 
     ``labels`` has shape (b or 1, s); ``times`` (b, s) is the number of times each subject counts.
     """
-    every = np.ones_like(labels) if times is None else times
-    member = labels * every
-    inside, seen = member.sum(axis=1, keepdims=True), member @ values
-    return np.asarray(seen / inside - (every @ values - seen) / (every.sum(axis=1, keepdims=True) - inside))
+    if times is None:
+        times = np.ones_like(labels)
+    member_times = labels * times
+    n_members = member_times.sum(axis=1, keepdims=True)
+    n_others = times.sum(axis=1, keepdims=True) - n_members
+    member_sums = member_times @ values
+    other_sums = times @ values - member_sums
+    return np.asarray(member_sums / n_members - other_sums / n_others)

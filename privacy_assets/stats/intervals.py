@@ -67,15 +67,18 @@ def ratio(distance: np.ndarray, scale: np.ndarray) -> np.ndarray:
     return np.where(scale > 0, distance / safe, np.where(distance > 0, np.inf, 1.0))
 
 
-def excess_success(members: np.ndarray, others: np.ndarray) -> np.ndarray:
+def excess_success(members: np.ndarray, non_members: np.ndarray) -> np.ndarray:
     """Return the excess success on members, (m - o) / (1 - o) (Giomi et al.).
 
-    Where o = 1, the difference m - o is returned.
+    Args:
+        members: Rate m of success on members, in [0, 1].
+        non_members: Rate o of success on non-members, in [0, 1], of the same shape. Where o = 1,
+            the difference m - o is returned.
     """
-    return np.asarray((members - others) / np.where(others < 1, 1 - others, 1))
+    return np.asarray((members - non_members) / np.where(non_members < 1, 1 - non_members, 1))
 
 
-_WAYS = 4  # number of candidates per scipy call, whose overhead dominates
+_N_CANDIDATES = 4  # per scipy call, whose overhead dominates
 
 
 def leaked_subjects(people: np.ndarray, matched: np.ndarray, member: np.ndarray, confidence: float) -> np.ndarray:
@@ -84,10 +87,15 @@ def leaked_subjects(people: np.ndarray, matched: np.ndarray, member: np.ndarray,
     ``people`` and ``matched`` are codes of distinct subjects, and ``matched`` is a subset of ``people``. ``member`` is
     bool (s,). The result is exactly 0 if no subject matches, and NaN if all of ``people`` have the same label.
     """
-    k, k_t, u, u_t = len(matched), int(member[matched].sum()), len(people), int(member[people].sum())
+    k = len(matched)
+    k_t = int(member[matched].sum())
+    u = len(people)
+    u_t = int(member[people].sum())
     if k == 0:
         return np.zeros(4)
-    return np.array(leaked(k, k_t, u, u_t, confidence)) if 0 < u_t < u else np.full(4, np.nan)
+    if u_t in (0, u):
+        return np.full(4, np.nan)
+    return np.array(leaked(k, k_t, u, u_t, confidence))
 
 
 @lru_cache(maxsize=256)
@@ -105,12 +113,18 @@ def leaked(k: int, k_t: int, u: int, u_t: int, confidence: float) -> tuple[float
     from scipy import stats  # slow to import
 
     surplus = k_t * u - k * u_t
-    value = surplus / (u - u_t if surplus > 0 else u_t)
-    # Both ends increase with k_T, so its 0.25 % and 99.75 % quantiles under the null contain the conservative bound in
-    # 99.5 % of cases.
-    points = [int(stats.hypergeom.ppf(p, u, u_t, k)) for p in ((1 - MDE_QUANTILE) / 2, (1 + MDE_QUANTILE) / 2)]
-    low, high = leaked_interval(k, np.array([k_t, *points], dtype=np.int64), u, u_t, confidence)
-    return value, min(float(low[0]), value), max(float(high[0]), value), float(max(-low[1], high[2]))
+    if surplus > 0:
+        value = surplus / (u - u_t)
+    else:
+        value = surplus / u_t
+    # Both ends increase with k_T, so its 0.25 % and 99.75 % quantiles under the null contain the
+    # conservative bound in 99.5 % of cases.
+    few = int(stats.hypergeom.ppf((1 - MDE_QUANTILE) / 2, u, u_t, k))
+    many = int(stats.hypergeom.ppf((1 + MDE_QUANTILE) / 2, u, u_t, k))
+    counts = np.array([k_t, few, many], dtype=np.int64)
+    low, high = leaked_interval(k, counts, u, u_t, confidence)
+    detectable = float(max(-low[1], high[2]))
+    return value, min(float(low[0]), value), max(float(high[0]), value), detectable
 
 
 def leaked_interval(k: int, k_t: np.ndarray, u: int, u_t: int, confidence: float) -> tuple[np.ndarray, np.ndarray]:
@@ -124,18 +138,21 @@ def leaked_interval(k: int, k_t: np.ndarray, u: int, u_t: int, confidence: float
 
     level = (1 - confidence) / 2
 
-    def sizes(leaks: np.ndarray) -> tuple[np.ndarray, ...]:
-        members = np.maximum(leaks, 0)
-        return k_t[:, None] - members, u - abs(leaks), u_t - members, k - abs(leaks)
+    def arguments(leaks: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Return k_T and the parameters of its distribution, without the leaked subjects."""
+        leaked_members = np.maximum(leaks, 0)
+        return k_t[:, None] - leaked_members, u - abs(leaks), u_t - leaked_members, k - abs(leaks)
 
-    def reached(leaks: np.ndarray) -> np.ndarray:
-        seen, *rest = sizes(leaks)
-        return np.asarray(stats.hypergeom.sf(seen - 1, *rest) > level)
+    def is_above_low(leaks: np.ndarray) -> np.ndarray:
+        n_members, *parameters = arguments(leaks)
+        return np.asarray(stats.hypergeom.sf(n_members - 1, *parameters) > level)
 
-    def kept(leaks: np.ndarray) -> np.ndarray:
-        return np.asarray(stats.hypergeom.cdf(*sizes(-leaks)) > level)
+    def is_below_high(negative_leaks: np.ndarray) -> np.ndarray:
+        return np.asarray(stats.hypergeom.cdf(*arguments(-negative_leaks)) > level)
 
-    return _first_true(k_t - k, k_t, reached), -_first_true(-k_t, k - k_t, kept)
+    low = _first_true(k_t - k, k_t, is_above_low)
+    high = -_first_true(-k_t, k - k_t, is_below_high)
+    return low, high
 
 
 def _first_true(low: np.ndarray, high: np.ndarray, holds: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
@@ -143,10 +160,14 @@ def _first_true(low: np.ndarray, high: np.ndarray, holds: Callable[[np.ndarray],
 
     It must hold at ``high``.
     """
+    fractions = np.arange(_N_CANDIDATES)
+    is_true_at_high = np.ones(len(low), dtype=bool)
     while (low < high).any():
-        tried = low[:, None] + (high - low)[:, None] * np.arange(_WAYS) // _WAYS
-        first = np.column_stack([holds(tried), np.ones(len(low), dtype=bool)]).argmax(axis=1)[:, None]
-        ends = np.column_stack([low - 1, tried, high])
-        low, high = (np.take_along_axis(ends, first + step, axis=1)[:, 0] for step in (0, 1))
-        low = low + 1
+        candidates = low[:, None] + (high - low)[:, None] * fractions // _N_CANDIDATES
+        is_true = np.column_stack([holds(candidates), is_true_at_high])
+        first = is_true.argmax(axis=1)[:, None]
+        # The last candidate that does not hold, and the first one that does.
+        ends = np.column_stack([low - 1, candidates, high])
+        low = np.take_along_axis(ends, first, axis=1)[:, 0] + 1
+        high = np.take_along_axis(ends, first + 1, axis=1)[:, 0]
     return low

@@ -9,9 +9,8 @@ from typing import Self
 
 import numpy as np
 
-MIN_SUBJECTS_PER_SIDE = (
-    20  # minimum number of subjects in train and in holdout; with fewer, permutations have almost no power
-)
+# Minimum number of subjects in train and in holdout. With fewer, permutations have almost no power.
+MIN_SUBJECTS_PER_SIDE = 20
 SETS = 64  # sets per draw: the bits of a word
 _COIN_BITS = 6  # coin probabilities are multiples of 1/64
 _CELLS = 4_000_000  # maximum number of row labels in memory
@@ -79,8 +78,8 @@ class Subjects:
 
     def take(self, rows: np.ndarray) -> Subjects:
         """Select rows by position (n,) or mask (N,); subjects without any selected row are removed."""
-        some, codes = np.unique(self.codes[rows], return_inverse=True)
-        return Subjects(codes, self.member[some])
+        remaining, codes = np.unique(self.codes[rows], return_inverse=True)
+        return Subjects(codes, self.member[remaining])
 
     def relabelled(self, member: np.ndarray) -> Self:
         """Return the same subjects with other labels, bool (s,)."""
@@ -91,9 +90,9 @@ def renumbered(codes: np.ndarray, row_ids: np.ndarray, ties: np.ndarray) -> np.n
     """Renumber codes (N,) by the subjects' smallest row ids, then ``ties`` (s,); equal subjects keep their order."""
     smallest = np.full(len(ties), np.iinfo(np.int64).max)
     np.minimum.at(smallest, codes, row_ids)
-    place = np.empty(len(ties), dtype=np.int64)
-    place[np.lexsort((ties, smallest))] = np.arange(len(ties))
-    return place[codes]
+    new_codes = np.empty(len(ties), dtype=np.int64)
+    new_codes[np.lexsort((ties, smallest))] = np.arange(len(ties))
+    return new_codes[codes]
 
 
 def order_by_content(codes: np.ndarray, row_ids: np.ndarray) -> np.ndarray:
@@ -122,15 +121,19 @@ def permute_labels(
     Returns:
         float64 of shape (n_permutations, m).
     """
-    parts = []
+    n_members = int(member.sum())
+    statistics = []
     for start in range(0, n_permutations, SETS):
-        sets = random_sets(len(member), int(member.sum()), rng)
-        sets = sets.view(np.uint8).reshape(-1, 8)[slice(None) if seen is None else seen]
-        bits = np.unpackbits(sets, axis=1, count=min(SETS, n_permutations - start), bitorder="little").T
-        for first in range(0, len(bits), block):
-            labels = bits[first : first + block].astype(np.float32, order="C")
-            parts.append(np.asarray(statistic(labels), dtype=np.float64))
-    return np.concatenate(parts)
+        words = random_sets(len(member), n_members, rng)
+        set_bytes = words.view(np.uint8).reshape(-1, 8)
+        if seen is not None:
+            set_bytes = set_bytes[seen]
+        n_sets = min(SETS, n_permutations - start)
+        sets = np.unpackbits(set_bytes, axis=1, count=n_sets, bitorder="little").T
+        for first in range(0, n_sets, block):
+            labels = sets[first : first + block].astype(np.float32, order="C")
+            statistics.append(np.asarray(statistic(labels), dtype=np.float64))
+    return np.concatenate(statistics)
 
 
 def random_sets(people: int, size: int, rng: np.random.Generator) -> np.ndarray:
@@ -143,9 +146,12 @@ def random_sets(people: int, size: int, rng: np.random.Generator) -> np.ndarray:
 
     share = (size << _COIN_BITS) // max(people, 1)
     sets = np.zeros(people, dtype=np.uint64)
-    for place in range(_COIN_BITS):
+    for bit in range(_COIN_BITS):
         coins = rng.integers(0, 1 << 64, people, dtype=np.uint64)
-        sets = sets | coins if share >> place & 1 else sets & coins
+        if share >> bit & 1:
+            sets = sets | coins
+        else:
+            sets = sets & coins
     kernels.resize(sets, size, rng)
     return sets.astype("<u8", copy=False)
 
@@ -161,14 +167,15 @@ def resample_subjects(
 
     ``statistic`` maps labels (1, s) and the number of times each subject was drawn, int64 (b, s), to (b, m).
     """
-    sides = [np.flatnonzero(member == side) for side in (False, True)]
+    sides = [np.flatnonzero(~member), np.flatnonzero(member)]
     labels = member.astype(np.float32)[None]
-    parts = []
+    statistics = []
     for start in range(0, n_bootstraps, block):
-        times = np.zeros((min(block, n_bootstraps - start), len(member)), dtype=np.int64)
+        n_samples = min(block, n_bootstraps - start)
+        times = np.zeros((n_samples, len(member)), dtype=np.int64)
         for side in sides:
-            drawn = rng.integers(0, len(side), (len(times), len(side)))
-            for row, places in zip(times, drawn, strict=True):
-                row[side] = np.bincount(places, minlength=len(side))
-        parts.append(statistic(labels, times))
-    return np.concatenate(parts)
+            samples = rng.integers(0, len(side), (n_samples, len(side)))
+            for row, sample in zip(times, samples, strict=True):
+                row[side] = np.bincount(sample, minlength=len(side))
+        statistics.append(statistic(labels, times))
+    return np.concatenate(statistics)

@@ -48,15 +48,15 @@ def test_direction_null_and_what_it_is_about_come_from_the_spec_alone() -> None:
         0.5, "two_sided", "evaluation", 3, 2,
     )  # fmt: skip
     assert not none.measurable and none.note == "not measurable: too few rows"
-    with pytest.raises(TypeError, match="excess: set null either in the specification"):
-        spec.estimate(0.1, 0, 1, (10, 5), null=0.0)
+    with pytest.raises(TypeError, match="excess: the specification sets null"):
+        spec.with_null(0.0)
 
 
 def test_a_null_that_differs_from_release_to_release_is_given() -> None:
     spec = StatisticSpec("risk", "A risk.", null=None)
-    assert spec.estimate(0.1, 0, 1, (10, 5), null=0.02).null == 0.02
+    assert spec.with_null(0.02).estimate(0.1, 0, 1, (10, 5)).null == 0.02
     assert math.isnan(spec.missing("no rows", (0, 0)).null) and spec.limits == (0.0, 1.0)
-    with pytest.raises(TypeError, match="risk"):
+    with pytest.raises(TypeError, match="risk: the specification has no null"):
         spec.estimate(0.1, 0, 1, (10, 5))
 
 
