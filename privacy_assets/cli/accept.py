@@ -91,7 +91,7 @@ def _accept(options: argparse.Namespace) -> int:
         call = " ".join(f"--digest {part.digest}" for part in pending)
         if any(part.needs_reason for part in pending):
             call += ' --reason "..."'
-        raise ConfigError(f"{table}: nothing is signed. Fix: read it, then sign what you accept with {call}")
+        raise ConfigError(f"{table}: nothing is signed. Fix: check the lines above, then sign with {call}")
 
     for part in chosen:
         say(f"{table}: {part.sign(reason)}")
