@@ -22,50 +22,84 @@ from privacy_assets.tables.arrays import mapped_empty
 from privacy_assets.tables.encoding import EncodedTable
 
 Path = Literal["tree", "product"]
-_PROBES = 32  # number of queries that the tree is tried on
-_DENSE = 500_000_000  # maximum cells of both dense forms: 2 GB
-_LOOK, _CELL = 20.0, 3.5  # nanoseconds per node or leaf, and per column of it
-_PAIR, _TERM = 0.7, 0.02  # nanoseconds per pair of rows in a product, and per column of it
+_N_PROBES = 32  # number of queries that the tree is tried on
+_MAX_DENSE_CELLS = 500_000_000  # of both dense forms: 2 GB
+_NODE_NS = 20.0  # nanoseconds per node or leaf
+_NODE_COLUMN_NS = 3.5  # nanoseconds per column of a node or leaf
+_PAIR_NS = 0.7  # nanoseconds per pair of rows in a product
+_PAIR_COLUMN_NS = 0.02  # nanoseconds per column of a pair
 _ACCELERATION = 20.0  # assumed speedup of a product on an accelerator; affects time only
 
 
 def search_rows(
-    queries: EncodedTable, points: EncodedTable, k: int, own: np.ndarray, device: str, path: Path | None
+    queries: EncodedTable,
+    points: EncodedTable,
+    k: int,
+    equal_points: np.ndarray,
+    device: str,
+    path: Path | None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return distances float64 (n_q, k) and positions int64 (n_q, k) of the nearest ``points``, ties by position.
+    """Find the nearest rows of a table without duplicates, ties by position.
 
-    Rows of ``points`` must be distinct, and 1 <= k <= n_p. ``own`` (n_q,) is the point equal to each query, or -1.
+    Args:
+        queries: Rows to find neighbors of.
+        points: Distinct rows, encoded by the same encoder.
+        k: Number of neighbors, 1 <= k <= n_p.
+        equal_points: Position of the point that equals each query, int64 (n_q,); -1: none does.
+        device: Torch device of the matrix product.
+        path: Method. None: the faster one.
+
+    Returns:
+        Distances float64 (n_q, k), and positions int64 (n_q, k).
     """
     tree = MixedTree.build(points)
-    if len(points) > k + EXTRA and (path or _quicker(tree, queries, points, k, device)) == "product":
-        squared, found = _by_product(tree, queries, points, k, own, device)
+    if len(points) <= k + EXTRA:
+        path = "tree"
+    elif path is None:
+        path = _faster_path(tree, queries, points, k, device)
+    if path == "product":
+        squared, positions = _by_product(tree, queries, points, k, equal_points, device)
     else:
-        squared, found, _ = tree.search(queries, k)
-    return np.sqrt(squared), found
+        squared, positions, _ = tree.search(queries, k)
+    return np.sqrt(squared), positions
 
 
-def _quicker(tree: MixedTree, queries: EncodedTable, points: EncodedTable, k: int, device: str) -> Path:
+def _faster_path(tree: MixedTree, queries: EncodedTable, points: EncodedTable, k: int, device: str) -> Path:
     """Compare the work of the tree, measured on evenly spaced queries, with the work of a product."""
-    cells = points.numeric.shape[1] + len(points.sizes)
-    width = points.numeric.shape[1] + int(points.sizes.sum())
-    if width > 4 * cells and (len(queries) + len(points)) * width > _DENSE:
+    n_numbers = points.numeric.shape[1]
+    n_columns = n_numbers + len(points.sizes)
+    dense_width = n_numbers + int(points.sizes.sum())
+    n_dense_cells = (len(queries) + len(points)) * dense_width
+    if dense_width > 4 * n_columns and n_dense_cells > _MAX_DENSE_CELLS:
         return "tree"
-    probes = queries.take(np.s_[:: -(-len(queries) // _PROBES)])
-    work = tree.search(probes, k)[2].sum() / len(probes)
-    by_product = len(points) * (_PAIR + _TERM * width) / (1.0 if device == "cpu" else _ACCELERATION)
-    by_tree = work * (_LOOK + _CELL * cells)
-    return "tree" if by_tree <= by_product else "product"
+
+    step = -(-len(queries) // _N_PROBES)
+    probes = queries.take(np.s_[::step])
+    _, _, n_visited = tree.search(probes, k)
+    tree_ns = n_visited.sum() / len(probes) * (_NODE_NS + _NODE_COLUMN_NS * n_columns)
+    product_ns = len(points) * (_PAIR_NS + _PAIR_COLUMN_NS * dense_width)
+    if device != "cpu":
+        product_ns = product_ns / _ACCELERATION
+    if tree_ns <= product_ns:
+        return "tree"
+    return "product"
 
 
 def _by_product(
-    tree: MixedTree, queries: EncodedTable, points: EncodedTable, k: int, own: np.ndarray, device: str
+    tree: MixedTree,
+    queries: EncodedTable,
+    points: EncodedTable,
+    k: int,
+    equal_points: np.ndarray,
+    device: str,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Find candidates by matrix product, and search the tree where float32 rounding leaves the result uncertain."""
-    found, in_doubt = candidates(queries.dense, points.dense, k, own, device)
-    squared, found = ordered(squared_distances(queries, points, found), found, k)
-    open_ = in_doubt(squared[:, -1])
-    squared[open_], found[open_], _ = tree.search(queries.take(open_), k)
-    return squared, found
+    """Find candidates by a matrix product, and search the tree where float32 rounding leaves doubt."""
+    positions, in_doubt = candidates(queries.dense, points.dense, k, equal_points, device)
+    squared = squared_distances(queries, points, positions)
+    squared, positions = ordered(squared, positions, k)
+    doubtful = in_doubt(squared[:, -1])
+    squared[doubtful], positions[doubtful], _ = tree.search(queries.take(doubtful), k)
+    return squared, positions
 
 
 MOST_NEIGHBOURS = 8
@@ -73,7 +107,7 @@ TIE = 1e-4  # relative tolerance of the radius: float32 cells are not more preci
 
 
 def near(queries: EncodedTable, points: EncodedTable, radius: float, weights: np.ndarray | None = None) -> np.ndarray:
-    """Sum the weights (default: 1) of the rows of ``points`` within ``radius * (1 + TIE)`` of each query: (n_q,)."""
+    """Apply :func:`weight_within` with the radius ``radius * (1 + TIE)``."""
     return weight_within(queries, points, radius * (1 + TIE), weights)
 
 
@@ -84,34 +118,67 @@ def distance_to_other_subjects(
 
     Rows of the same subject are ignored, so near-duplicates do not reduce a subject's isolation. At most the 8 nearest
     rows are considered; if all of them belong to the same subject, their largest distance is returned.
+
+    Args:
+        pool: Encoded rows, n of them.
+        codes: Subject of each row, int64 (n,).
+        device: Torch device of the search.
+        rows: Positions of the rows whose distances are returned, int64 (m,). None: all.
+
+    Returns:
+        Distances, float64 of shape (m,).
     """
     k = min(int(np.bincount(codes).max()), MOST_NEIGHBOURS, len(pool) - 1)
     if rows is None:
-        found = nearest_rows(pool, pool, k, exclude_self=True, device=device)
-        distances, indices, own = found.distances, found.indices, codes
-    else:  # k + 1 includes the row itself, unless that many others equal it: then the last one is dropped
-        found = nearest_rows(pool.take(rows), pool, k + 1, device=device)
-        itself = found.indices == rows[:, None]
-        itself[~itself.any(axis=1), -1] = True
-        distances, indices = (part[~itself].reshape(len(rows), k) for part in (found.distances, found.indices))
-        own = codes[rows]
-    foreign = codes[indices] != own[:, None]
-    first = np.where(foreign.any(axis=1), foreign.argmax(axis=1), k - 1)
-    return distances[np.arange(len(own)), first]
+        neighbours = nearest_rows(pool, pool, k, exclude_self=True, device=device)
+        subjects = codes
+    else:
+        # One more, because each row is its own neighbor.
+        neighbours = _without_self(nearest_rows(pool.take(rows), pool, k + 1, device=device), rows)
+        subjects = codes[rows]
+    is_foreign = codes[neighbours.indices] != subjects[:, None]
+    nearest_foreign = np.where(is_foreign.any(axis=1), is_foreign.argmax(axis=1), k - 1)
+    return neighbours.distances[np.arange(len(subjects)), nearest_foreign]
+
+
+def _without_self(neighbours: Neighbours, rows: np.ndarray) -> Neighbours:
+    """Remove each row from its own neighbors.
+
+    A row that is not among them has only equal neighbors. The last of them is removed instead.
+
+    Args:
+        neighbours: Neighbors of the rows, k + 1 each.
+        rows: Positions of the rows in the searched points, int64 (m,).
+
+    Returns:
+        The other k neighbors of each row.
+    """
+    is_self = neighbours.indices == rows[:, None]
+    has_self = is_self.any(axis=1)
+    is_self[~has_self, -1] = True
+    shape = (len(rows), is_self.shape[1] - 1)
+    distances = neighbours.distances[~is_self].reshape(shape)
+    indices = neighbours.indices[~is_self].reshape(shape)
+    return Neighbours(distances, indices)
 
 
 def typical_radius(rows: EncodedTable, subjects: np.ndarray | None, quantile: float, device: str) -> float:
     """Return the smallest distance within which at least ``quantile`` of the rows have another row.
 
-    Needs two or more rows. If ``subjects`` (n,) is passed (codes 0..s-1), only rows of other subjects count, because
-    rows of one subject are similar.
+    Args:
+        rows: Encoded rows, two or more.
+        subjects: Codes 0..s-1 of the subjects of the rows, int64 (n,). Only rows of other subjects count,
+            because rows of one subject are similar. None: each row is a subject.
+        quantile: Share of rows, in [0, 1].
+        device: Torch device of the search.
     """
-    codes = np.arange(len(rows)) if subjects is None else subjects
-    distances = distance_to_other_subjects(rows, codes, device)
+    if subjects is None:
+        subjects = np.arange(len(rows))
+    distances = distance_to_other_subjects(rows, subjects, device)
     return float(np.quantile(distances, quantile, method="inverted_cdf"))
 
 
-_COMPARED = 1 << 18  # rows compared at a time
+_N_COMPARED = 1 << 18  # rows compared at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,8 +199,8 @@ def distinct_rows(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
     Distinct rows are sorted by their bytes, which is not a numeric order. -0.0 equals 0.0.
     """
-    first, place = _by_bytes(np.ascontiguousarray(matrix + 0.0))
-    return matrix[first] + 0.0, place
+    first, positions = _by_bytes(np.ascontiguousarray(matrix + 0.0))
+    return matrix[first] + 0.0, positions
 
 
 def distinct_encoded(table: EncodedTable) -> tuple[EncodedTable, np.ndarray]:
@@ -144,22 +211,31 @@ def distinct_encoded(table: EncodedTable) -> tuple[EncodedTable, np.ndarray]:
     codes = cells.view(">u4")
     for column, size in enumerate(table.sizes):
         codes[:, width + column] = size - 1 - table.codes[:, column]
-    first, place = _by_bytes(cells)
-    return table.take(first), place
+    first, positions = _by_bytes(cells)
+    return table.take(first), positions
 
 
 def _by_bytes(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first position of each distinct row, sorted by bytes, and each row's position (n,) among these."""
+    """Return the first position of each distinct row, sorted by bytes, and each row's place among these.
+
+    Args:
+        matrix: Contiguous array of shape (n, d).
+
+    Returns:
+        Positions int64 of the distinct rows, and int64 (n,).
+    """
     if matrix.size == 0:
         return np.arange(min(1, len(matrix))), np.zeros(len(matrix), dtype=np.int64)
     rows = matrix.view(np.dtype((np.void, matrix.strides[0]))).ravel()
-    order, new = np.argsort(rows, kind="stable"), np.ones(len(rows), dtype=bool)
-    for start in range(1, len(rows), _COMPARED):
-        ordered = rows[order[start - 1 : start + _COMPARED]]
-        new[start : start + _COMPARED] = ordered[1:] != ordered[:-1]
-    place = np.empty(len(rows), dtype=np.int64)
-    place[order] = np.cumsum(new) - 1
-    return order[new], place
+    order = np.argsort(rows, kind="stable")
+    is_first = np.ones(len(rows), dtype=bool)
+    for start in range(1, len(rows), _N_COMPARED):
+        end = start + _N_COMPARED
+        sorted_rows = rows[order[start - 1 : end]]
+        is_first[start:end] = sorted_rows[1:] != sorted_rows[:-1]
+    positions = np.empty(len(rows), dtype=np.int64)
+    positions[order] = np.cumsum(is_first) - 1
+    return order[is_first], positions
 
 
 def nearest(
@@ -167,9 +243,14 @@ def nearest(
 ) -> Neighbours:
     """Apply :func:`nearest_rows` to matrices (n_q, d) and (n_p, d), such as embeddings, rounded to float32."""
     if queries.ndim != 2 or points.ndim != 2:
-        raise InputError(f"queries and points must have equal width, got shapes {queries.shape} and {points.shape}")
-    tables = (EncodedTable.of_numbers(queries), EncodedTable.of_numbers(points))
-    return nearest_rows(*tables, k, exclude_self=exclude_self, device=device)
+        raise _widths_differ(queries.shape, points.shape)
+    return nearest_rows(
+        EncodedTable.of_numbers(queries),
+        EncodedTable.of_numbers(points),
+        k,
+        exclude_self=exclude_self,
+        device=device,
+    )
 
 
 def nearest_rows(
@@ -203,22 +284,47 @@ def nearest_rows(
     Raises:
         InputError: If the tables differ in columns or encoder, or contain NaN or infinite numbers.
     """
-    _comparable(queries, points, exclude_self)
+    _check_comparable(queries, points, exclude_self)
     if len(queries) == 0 or len(points) == 0 or k < 1:
-        return _nothing(len(queries), k)
-    unique, place = distinct_encoded(points if exclude_self else EncodedTable.stack([points, queries]))
-    n_p = len(points)
-    of_points, of_queries = place[:n_p], (place if exclude_self else place[n_p:])
-    counts = np.bincount(of_points, minlength=len(unique))
-    times_asked = np.bincount(of_queries, minlength=len(unique))
-    held, asked = np.flatnonzero(counts), np.flatnonzero(times_asked)
-    own = np.full(len(unique), -1)
-    own[held] = np.arange(len(held))
-    wanted = min(k + int(exclude_self), len(held))
-    distances, groups = search_rows(unique.take(asked), unique.take(held), wanted, own[asked], device, path)
-    out, row = _nothing(len(of_queries), k), (np.cumsum(times_asked > 0) - 1)[of_queries]
-    _expand(out, distances[row], groups[row], counts[held], own[of_points], exclude_self)
-    return out
+        return _no_neighbours(len(queries), k)
+
+    # The search compares distinct rows only. A row of either table is stated by its code.
+    if exclude_self:
+        distinct, codes = distinct_encoded(points)
+        point_codes = codes
+        query_codes = codes
+    else:
+        distinct, codes = distinct_encoded(EncodedTable.stack([points, queries]))
+        point_codes = codes[: len(points)]
+        query_codes = codes[len(points) :]
+    n_points = np.bincount(point_codes, minlength=len(distinct))
+    n_queries = np.bincount(query_codes, minlength=len(distinct))
+    with_points = np.flatnonzero(n_points)
+    with_queries = np.flatnonzero(n_queries)
+    group_of_code = np.full(len(distinct), -1)
+    group_of_code[with_points] = np.arange(len(with_points))
+
+    n_groups = min(k + int(exclude_self), len(with_points))
+    distances, groups = search_rows(
+        distinct.take(with_queries),
+        distinct.take(with_points),
+        n_groups,
+        group_of_code[with_queries],
+        device,
+        path,
+    )
+    search_rank = np.cumsum(n_queries > 0) - 1
+    result_rows = search_rank[query_codes]
+    neighbours = _no_neighbours(len(query_codes), k)
+    _expand(
+        neighbours,
+        distances[result_rows],
+        groups[result_rows],
+        n_points[with_points],
+        group_of_code[point_codes],
+        exclude_self,
+    )
+    return neighbours
 
 
 def weight_within(
@@ -242,56 +348,76 @@ def weight_within(
     Raises:
         InputError: As in :func:`nearest_rows`.
     """
-    _comparable(queries, points)
+    _check_comparable(queries, points)
     if len(queries) == 0 or len(points) == 0:
         return np.zeros(len(queries))
-    held, place = distinct_encoded(points)
-    asked, row = distinct_encoded(queries)
-    return MixedTree.build(held).weigh(asked, radius, np.bincount(place, weights, len(held)))[row]
+    distinct_points, point_codes = distinct_encoded(points)
+    distinct_queries, query_codes = distinct_encoded(queries)
+    total_weights = np.bincount(point_codes, weights, len(distinct_points))
+    tree = MixedTree.build(distinct_points)
+    return tree.weigh(distinct_queries, radius, total_weights)[query_codes]
 
 
-def _nothing(n_q: int, k: int) -> Neighbours:
-    return Neighbours(np.full((n_q, max(k, 0)), np.inf), np.full((n_q, max(k, 0)), -1, dtype=np.int64))
+def _no_neighbours(n_queries: int, k: int) -> Neighbours:
+    shape = (n_queries, max(k, 0))
+    return Neighbours(np.full(shape, np.inf), np.full(shape, -1, dtype=np.int64))
 
 
-def _comparable(queries: EncodedTable, points: EncodedTable, exclude_self: bool = False) -> None:
-    shapes = queries.numeric.shape, points.numeric.shape
-    if shapes[0][1] != shapes[1][1]:
-        raise InputError(f"queries and points must have equal width, got shapes {shapes[0]} and {shapes[1]}")
+def _widths_differ(queries: tuple[int, ...], points: tuple[int, ...]) -> InputError:
+    return InputError(f"queries and points must have equal width, got shapes {queries} and {points}")
+
+
+def _check_comparable(queries: EncodedTable, points: EncodedTable, exclude_self: bool = False) -> None:
+    if queries.numeric.shape[1] != points.numeric.shape[1]:
+        raise _widths_differ(queries.numeric.shape, points.numeric.shape)
     if exclude_self and len(queries) != len(points):
         raise InputError("exclude_self needs the same table twice", fix="pass one table as queries and as points")
     for table, name in ((queries, "queries"), (points, "points")):
-        bad = np.flatnonzero(~np.isfinite(table.numeric).all(axis=1))
-        if len(bad):
-            raise InputError("a coordinate is missing or infinite", where=name, row=int(bad[0]), fix="encode the table")
+        is_finite = np.isfinite(table.numeric).all(axis=1)
+        if not is_finite.all():
+            row = int(is_finite.argmin())
+            text = "a coordinate is missing or infinite"
+            raise InputError(text, where=name, row=row, fix="encode the table")
     if not np.array_equal(queries.sizes, points.sizes):
-        raise InputError("queries and points have different encodings", fix="encode both tables with the same encoder")
+        text = "queries and points have different encodings"
+        raise InputError(text, fix="encode both tables with the same encoder")
 
 
 def _expand(
-    out: Neighbours,
+    neighbours: Neighbours,
     distances: np.ndarray,
     groups: np.ndarray,
     counts: np.ndarray,
-    of_points: np.ndarray,
+    group_of_point: np.ndarray,
     exclude_self: bool,
 ) -> None:
-    """Expand neighboring distinct rows (n_q, wanted) into points: a row with c duplicates fills c slots."""
-    members = np.argsort(of_points, kind="stable")
+    """Expand neighboring groups of equal rows into points: a group of c points fills c slots.
+
+    Args:
+        neighbours: Result, which is filled.
+        distances: Distance of each query to its nearest groups, float64 (n_q, g).
+        groups: Nearest groups of each query, int64 (n_q, g).
+        counts: Number of points of each group, int64.
+        group_of_point: Group of each point, int64 (n_p,).
+        exclude_self: If True, queries are the points, and none is its own neighbor.
+    """
+    # Points by group, and where each group starts among them.
+    points = np.argsort(group_of_point, kind="stable")
     starts = np.cumsum(counts) - counts
-    room = counts[groups]
-    if exclude_self:  # the query's own distinct row has distance 0 and therefore comes first
-        room[:, 0] -= 1
-    ends = np.cumsum(room, axis=1)
-    rank = np.empty(len(of_points), dtype=np.int64)
-    rank[members] = np.arange(len(members)) - np.repeat(starts, counts)
-    rows = np.arange(len(groups))
-    for slot in range(min(out.indices.shape[1], int(ends[:, -1].max(initial=0)))):
-        filled = rows[ends[:, -1] > slot]
-        column = (ends[filled] <= slot).sum(axis=1)
-        group = groups[filled, column]
-        offset = slot - (ends[filled, column] - room[filled, column])
-        if exclude_self:
-            offset += (column == 0) & (offset >= rank[filled])
-        out.distances[filled, slot] = distances[filled, column]
-        out.indices[filled, slot] = members[starts[group] + offset]
+    rank_in_group = np.empty(len(points), dtype=np.int64)
+    rank_in_group[points] = np.arange(len(points)) - np.repeat(starts, counts)
+
+    n_slots = counts[groups]
+    if exclude_self:  # the query's own group has distance 0 and therefore comes first
+        n_slots[:, 0] -= 1
+    ends = np.cumsum(n_slots, axis=1)
+    n_filled = ends[:, -1]
+    for slot in range(min(neighbours.indices.shape[1], int(n_filled.max(initial=0)))):
+        rows = np.flatnonzero(n_filled > slot)
+        column = (ends[rows] <= slot).sum(axis=1)
+        group = groups[rows, column]
+        offset = slot - (ends[rows, column] - n_slots[rows, column])
+        if exclude_self:  # skip the query itself
+            offset += (column == 0) & (offset >= rank_in_group[rows])
+        neighbours.distances[rows, slot] = distances[rows, column]
+        neighbours.indices[rows, slot] = points[starts[group] + offset]
