@@ -1,0 +1,176 @@
+"""Arguments of operators that are known only when a task runs: rendered templates and mapped values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
+from typing import Any, Self
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.definitions.mappedoperator import MappedOperator, OperatorPartial
+
+from privacy_assets.airflow.deployment import table_name
+from privacy_assets.airflow.outlets import NAMED_LATER, release_asset
+from privacy_assets.errors import ConfigError, safe_repr
+from privacy_assets.infra.objects import is_template
+
+NOT_GIVEN: Any = object()  # default of templated arguments, because a mapped value can be None
+_EMPTY = ("", "None")  # rendered templates without a value
+
+
+def given_arguments(operator: BaseOperator, **arguments: Any) -> dict[str, Any]:
+    """Return the templated arguments that were given, which must have a value when the task runs.
+
+    Args:
+        operator: The operator, in its ``__init__``.
+        **arguments: Its templated arguments, of which ``NOT_GIVEN`` is the default.
+
+    Returns:
+        The arguments. None in a DAG file is an argument that is not given, but a mapped None was given.
+    """
+    is_mapped = getattr(operator, "_BaseOperator__from_mapped", False)  # Airflow's decorators read it in this way
+    given = dict[str, Any]()
+    for name, value in arguments.items():
+        if value is not NOT_GIVEN and (value is not None or is_mapped):
+            given[name] = value
+    return given
+
+
+def check_rendered(operator: BaseOperator, names: Iterable[str]) -> None:
+    """Check the templated arguments of a task after rendering.
+
+    Args:
+        operator: The operator.
+        names: Names of the arguments that were given.
+
+    Raises:
+        ConfigError: If one is None, an empty string or the string "None", or a partition is not a string.
+    """
+    for name in names:
+        value = getattr(operator, name)
+        if value is None or (isinstance(value, str) and value.strip() in _EMPTY):
+            shown = "None" if value is None else safe_repr(value)
+            fault, fix = f"was given, and is {shown} in this run", f"use a value that each run has, or leave {name} out"
+        elif name == "partition" and not isinstance(value, str):
+            fault, fix = f"is of type {type(value).__name__} in this run", "use a template that renders to a string"
+        else:
+            continue
+        raise ConfigError(f"{type(operator).__name__}: {name} {fault}. Fix: {fix}.")
+
+
+class GatePartial(OperatorPartial):
+    """Result of ``partial`` of a gate. Mapping checks that no two tasks have the same table and partition."""
+
+    @classmethod
+    def of(cls, partial: OperatorPartial) -> Self:
+        """Create from the result of ``BaseOperator.partial``.
+
+        Args:
+            partial: The result, which the caller no longer uses.
+        """
+        partial._expand_called = True  # otherwise Airflow warns that it was never mapped
+        return cls(operator_class=partial.operator_class, kwargs=partial.kwargs, params=partial.params)
+
+    def expand(self, **mapped_kwargs: Any) -> MappedOperator:
+        """Map over all combinations of values.
+
+        Args:
+            **mapped_kwargs: Values of each argument, or the result of a task.
+
+        Raises:
+            ConfigError: If two tasks have the same table and partition.
+        """
+        return _checked(super().expand(**mapped_kwargs), mapped_kwargs)
+
+    def expand_kwargs(self, kwargs: Any, *, strict: bool = True) -> MappedOperator:
+        """Map over the arguments of each task.
+
+        Args:
+            kwargs: Arguments of each task, or the result of a task.
+            strict: Whether arguments of ``partial`` cannot be mapped as well.
+
+        Raises:
+            ConfigError: If two tasks have the same table and partition.
+        """
+        return _checked(super().expand_kwargs(kwargs, strict=strict), kwargs)
+
+
+def known_tasks(mapped: Any) -> list[Mapping[str, Any] | None]:
+    """Return the mapped arguments of each task, as far as they are known when the DAG is parsed.
+
+    Args:
+        mapped: Values of each argument, of which each combination is a task, or the arguments of each task.
+
+    Returns:
+        The known arguments. An argument whose values a task returns is missing: each combination of the others then is
+        a task for each of its values. None: a task, or several, of which nothing is known.
+    """
+    if isinstance(mapped, Mapping):
+        known = {name: values for name, values in mapped.items() if isinstance(values, Sequence)}
+        return [dict(zip(known, values, strict=True)) for values in product(*known.values())]
+    if not isinstance(mapped, Sequence):
+        return [None]
+    return [task if isinstance(task, Mapping) else None for task in mapped]
+
+
+def check_pairs(task_id: str, tasks: Iterable[Mapping[str, Any]]) -> None:
+    """Check that no two tasks have the same table and partition.
+
+    Args:
+        task_id: Id of the mapped task.
+        tasks: Known arguments of each task.
+
+    Raises:
+        ConfigError: If two have the same, so that in each run one release would replace the other.
+    """
+    seen = set[tuple[str | None, Any, str]]()
+    for task in tasks:
+        table, partition = task.get("table"), task.get("partition")
+        if _is_open(table) or _is_open(partition):
+            continue
+        partitions = repr(task.get("partitions")) if partition is None else ""  # of which the run selects one
+        pair = table_name(table), partition, partitions
+        if pair in seen:
+            named = f" ({pair[0]})" if pair[0] else ""
+            text = f"{task_id}: two mapped tasks have the same table and partition{named}"
+            raise ConfigError(f"{text}. Fix: map table or partition, with different values.")
+        seen.add(pair)
+
+
+def _is_open(value: object) -> bool:
+    """Return True for the result of a task, a mapped argument of a task group, and a template."""
+    return hasattr(value, "iter_references") or (isinstance(value, str) and is_template(value))
+
+
+def _checked(operator: MappedOperator, mapped: Any) -> MappedOperator:
+    """Check the known tasks of a mapped gate, and set the arguments that depend on all of them."""
+    tables = list[str | None]()
+    published = list[str | None]()
+    known = list[Mapping[str, Any]]()
+    for task in known_tasks(mapped):
+        arguments = {**operator.partial_kwargs, **(task or {})}
+        table = table_name(arguments.get("table"))
+        tables.append(table)
+        if arguments.get("publish", True):
+            published.append(table)
+        if task is not None:
+            known.append(arguments)
+    check_pairs(operator.task_id, known)
+    named = dict.fromkeys(table for table in published if table is not None)
+    named_later = [NAMED_LATER] if None in published else []
+    operator.outlets = [*operator.outlets, *map(release_asset, named), *named_later]
+    if "table" in operator.partial_kwargs or len(set(tables)) < len(tables):
+        one_at_a_time(operator)
+    return operator
+
+
+def one_at_a_time(operator: Any) -> None:
+    """Let the tasks of a mapped gate run one after the other, unless their number was set.
+
+    Tasks of one table in the same run do not wait for each other, and the verdict of one depends on the releases before.
+
+    Args:
+        operator: The operator.
+    """
+    if operator.max_active_tis_per_dagrun is None:
+        operator.max_active_tis_per_dagrun = 1
