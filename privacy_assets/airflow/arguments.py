@@ -137,9 +137,13 @@ def check_pairs(task_id: str, tasks: Iterable[Mapping[str, Any]]) -> None:
         seen.add(pair)
 
 
+def is_reference(value: object) -> bool:
+    """Return True for the result of a task, and for an argument of a mapped task group."""
+    return hasattr(value, "iter_references")
+
+
 def _is_open(value: object) -> bool:
-    """Return True for the result of a task, a mapped argument of a task group, and a template."""
-    return hasattr(value, "iter_references") or (isinstance(value, str) and is_template(value))
+    return is_reference(value) or (isinstance(value, str) and is_template(value))
 
 
 def _checked(operator: MappedOperator, mapped: Any) -> MappedOperator:
@@ -167,7 +171,7 @@ def _checked(operator: MappedOperator, mapped: Any) -> MappedOperator:
 def one_at_a_time(operator: Any) -> None:
     """Let the tasks of a mapped gate run one after the other, unless their number was set.
 
-    Tasks of one table in the same run do not wait for each other, and the verdict of one depends on the releases before.
+    The lock of a table does not separate tasks of the same run, and a verdict can depend on the releases before it.
 
     Args:
         operator: The operator.

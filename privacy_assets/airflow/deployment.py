@@ -317,8 +317,11 @@ def _task_id(context: Context) -> str:
     return f"{task.task_id}[{task.map_index}]"
 
 
-def _is_file(table: object) -> bool:
-    return isinstance(table, Path) or (isinstance(table, str) and table.endswith(_FILES))
+def _loaded(table: TableSpec | str | Path) -> TableSpec | str:
+    """Return the spec of a YAML file; a spec and a name are returned unchanged."""
+    if isinstance(table, Path) or (isinstance(table, str) and table.endswith(_FILES)):
+        return TableSpec.load(table)
+    return table
 
 
 def table_name(table: Any) -> str | None:
@@ -330,13 +333,12 @@ def table_name(table: Any) -> str | None:
     Raises:
         ConfigError: If its YAML file is invalid.
     """
-    if _is_file(table):
-        table = TableSpec.load(table)
     if isinstance(table, AirflowTable):
         return str(table)
-    if isinstance(table, TableSpec):
-        return table.name
-    return table if isinstance(table, str) else None
+    found: Any = _loaded(table)
+    if isinstance(found, TableSpec):
+        return found.name
+    return found if isinstance(found, str) else None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -381,9 +383,8 @@ class AirflowTable:
         """
         if isinstance(table, AirflowTable):
             return table
-        if _is_file(table):
-            table = TableSpec.load(table)
-        spec, settings, known = spec_of(table, **short), AirflowDeployment.of(deployment), as_partitions(partitions)
+        spec = spec_of(_loaded(table), **short)
+        settings, known = AirflowDeployment.of(deployment), as_partitions(partitions)
         _check_no_template(known)
         return cls(ResolvedTable.of(spec, partitioned=known is not None), settings, known)
 

@@ -1,7 +1,7 @@
 """Operators: single steps of a table, all of them as one task, and publication.
 
-Only the partition is a template. Publication does not rely on Airflow's state: it verifies the signed verdict, the policy and the
-bytes itself, independently of the states of other tasks, XComs and events.
+Only the partition is a template. Publication does not rely on Airflow's state: it verifies the signed verdict, the
+policy and the bytes itself, independently of the states of other tasks, XComs and events.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from privacy_assets.airflow.arguments import (
     check_pairs,
     check_rendered,
     given_arguments,
+    is_reference,
     known_tasks,
     one_at_a_time,
 )
@@ -182,7 +183,8 @@ class _GateOperator(BaseOperator):
         self.partition = given.get("partition")
         self._given = tuple(given)
         if given and self.gated.partitions is None:
-            raise ConfigError(f"table {self.gated}: partition was given, and the table has no partitions. Fix: set them.")
+            fix = "set partitions, too"
+            raise ConfigError(f"table {self.gated}: partition was given, and the table has no partitions. Fix: {fix}.")
         self._lineage = dict[str, str]()  # of the published release
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
@@ -298,9 +300,9 @@ class _GateOperator(BaseOperator):
 def _check_known(arguments: Mapping[str, Any]) -> None:
     """Raise ConfigError for an argument that only a mapped operator can receive from a task or a task group."""
     for name, value in arguments.items():
-        if hasattr(value, "iter_references"):
-            way = "PrivacyGateOperator.partial(...).expand(...)"
-            raise ConfigError(f"{name}: the result of a task is not known when the DAG is parsed. Fix: map it with {way}.")
+        if is_reference(value):
+            fix = "map it with PrivacyGateOperator.partial(...).expand(...)"
+            raise ConfigError(f"{name}: the result of a task is not known when the DAG is parsed. Fix: {fix}.")
 
 
 class PrivacyStepOperator(_GateOperator):

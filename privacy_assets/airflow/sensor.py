@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from privacy_assets.airflow.arguments import NOT_GIVEN, check_rendered, given_arguments
+from privacy_assets.airflow.arguments import NOT_GIVEN, check_rendered, given_arguments, is_reference
 from privacy_assets.airflow.deployment import AirflowDeployment
 from privacy_assets.airflow.operators import redact_exceptions
 from privacy_assets.errors import ConfigError, InputError, for_readers, safe_repr
@@ -77,7 +77,7 @@ class ReleaseSensor(BaseSensorOperator):
         self.deployment = AirflowDeployment.of(deployment)
         if deferrable and self.deployment.store_conn_id is not None:
             raise ConfigError("ReleaseSensor: deferrable and store_conn_id cannot be combined. Fix: remove one.")
-        if not hasattr(self.newer_than, "iter_references") and not is_template(str(self.newer_than)):
+        if not is_reference(self.newer_than) and not is_template(str(self.newer_than)):
             _time(self.newer_than)
 
     @property

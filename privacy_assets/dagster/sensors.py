@@ -155,8 +155,8 @@ def in_progress(watched: Watched, partition: str | None) -> dg.SkipReason | None
         selected = run.asset_selection
         judges = run.job_name == f"{watched.name}_pipeline" if selected is None else watched.attestation in selected
         if judges and run.tags.get("dagster/partition") == partition:
-            fix = "wait for it, or terminate it if its process was killed"
-            return dg.SkipReason(f"{_place(watched, partition)}: {_described(watched, run)} is in progress. Fix: {fix}.")
+            event = f"{_place(watched, partition)}: {_described(watched, run)} is in progress"
+            return dg.SkipReason(f"{event}. Fix: wait for it, or terminate it if its process was killed.")
     return None
 
 

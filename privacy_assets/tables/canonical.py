@@ -239,8 +239,10 @@ def check_synthetic_rows(n_rows: int, n_train: int, max_rows: int | None, where:
     allowed = max_rows or max(_MAX_ROWS, _MAX_ROWS_RATIO * n_train)
     if n_rows > allowed:
         problem = f"the synthetic table has {n_rows:,} rows, and at most {allowed:,} are allowed"
-        setting = f"data: {yaml_text({'max_synthetic_rows': n_rows})}, on the command line --max-synthetic-rows {n_rows}"
-        raise InputError(problem, where=where, fix=f"provide fewer rows, or allow them ({setting})")
+        setting = yaml_text({"max_synthetic_rows": n_rows})
+        option = f"--max-synthetic-rows {n_rows}"
+        fix = f"provide fewer rows, or allow them (data: {setting}, on the command line {option})"
+        raise InputError(problem, where=where, fix=fix)
 
 
 def synthetic_table(

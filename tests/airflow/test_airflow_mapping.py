@@ -287,7 +287,8 @@ def states(ran: Ran, dag: str, task: str = "gate") -> list[str]:
 def test_mapped_gates_publish_each_table_and_partition_once(ran: Ran) -> None:
     assert states(ran, "tables") == ["success", "success"]
     assert states(ran, "named") == ["success", "failed"], "both tables have the same name"
-    assert "of this run has the same table and partition, and its release would be replaced. Fix: " in logged(ran, "named")
+    told = logged(ran, "named")
+    assert "of this run has the same table and partition, and its release would be replaced. Fix: " in told
     assert sorted(states(ran, "groups", "each.gate")) == ["failed", "success"]
     assert "partition was given, and is None in this run" in logged(ran, "groups")
     releases = ran.place / "mapped/releases"

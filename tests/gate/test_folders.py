@@ -257,9 +257,7 @@ def test_the_wait_for_a_lock_ends_and_names_the_process(
     rotate(ready.gate, tmp_path)
 
 
-def test_the_wait_for_a_publication_names_process_host_and_time(
-    ready: Chain, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_wait_for_a_publication_names_process_host_and_time(ready: Chain, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folders, "LOCK_WAIT", 0.01)
     path = PLACE.below(ready.gate.releases)
     assert ready.publish()

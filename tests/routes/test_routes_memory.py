@@ -139,8 +139,8 @@ def test_route_55_withdrawn_rows_in_another_partition(
         assert world.run(defs, partition=region).success
     (north,), (south,) = (released(world, "parts", region) for region in ("north", "south"))
     assert north.table.read_bytes() == south.table.read_bytes()
-    withdraw = ["releases", "parts", "--withdraw", north.id, "--partition", "north", "--reason", "a person asked for it"]
-    assert main([*withdraw, "--releases", str(world.root / "releases")]) == 0
+    place = ["--partition", "north", "--releases", str(world.root / "releases")]
+    assert main(["releases", "parts", "--withdraw", north.id, "--reason", "a person asked for it", *place]) == 0
     told = capsys.readouterr()
     assert "parts, south" in told.out + told.err
     refused(world.run(defs, partition="south"), "parts", "withdrawn, which holds for all partitions")
