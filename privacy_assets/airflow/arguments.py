@@ -11,7 +11,7 @@ from airflow.sdk.definitions.mappedoperator import MappedOperator, OperatorParti
 
 from privacy_assets.airflow.deployment import table_name
 from privacy_assets.airflow.outlets import NAMED_LATER, release_asset
-from privacy_assets.errors import ConfigError, safe_repr
+from privacy_assets.errors import ConfigError
 from privacy_assets.infra.objects import is_template
 
 NOT_GIVEN: Any = object()  # default of templated arguments, because a mapped value can be None
@@ -29,11 +29,11 @@ def given_arguments(operator: BaseOperator, **arguments: Any) -> dict[str, Any]:
         The arguments. None in a DAG file is an argument that is not given, but a mapped None was given.
     """
     is_mapped = getattr(operator, "_BaseOperator__from_mapped", False)  # Airflow's decorators read it in this way
-    given = dict[str, Any]()
+    passed = dict[str, Any]()
     for name, value in arguments.items():
         if value is not NOT_GIVEN and (value is not None or is_mapped):
-            given[name] = value
-    return given
+            passed[name] = value
+    return passed
 
 
 def check_rendered(operator: BaseOperator, names: Iterable[str]) -> None:
@@ -48,14 +48,13 @@ def check_rendered(operator: BaseOperator, names: Iterable[str]) -> None:
     """
     for name in names:
         value = getattr(operator, name)
+        argument = f"{type(operator).__name__}: {name}"
         if value is None or (isinstance(value, str) and value.strip() in _EMPTY):
-            shown = "None" if value is None else safe_repr(value)
-            fault, fix = f"was given, and is {shown} in this run", f"use a value that each run has, or leave {name} out"
-        elif name == "partition" and not isinstance(value, str):
-            fault, fix = f"is of type {type(value).__name__} in this run", "use a template that renders to a string"
-        else:
-            continue
-        raise ConfigError(f"{type(operator).__name__}: {name} {fault}. Fix: {fix}.")
+            fix = f"use a value that each run has, or leave {name} out"
+            raise ConfigError(f"{argument} was given, and is {value!r} in this run. Fix: {fix}.")
+        if name == "partition" and not isinstance(value, str):
+            fix = "use a template that renders to a string"
+            raise ConfigError(f"{argument} is of type {type(value).__name__} in this run. Fix: {fix}.")
 
 
 class GatePartial(OperatorPartial):
@@ -103,14 +102,18 @@ def known_tasks(mapped: Any) -> list[Mapping[str, Any] | None]:
 
     Returns:
         The known arguments. An argument whose values a task returns is missing: each combination of the others then is
-        a task for each of its values. None: a task, or several, of which nothing is known.
+        a task for each of its values. None: one or several tasks whose arguments a task returns.
     """
     if isinstance(mapped, Mapping):
-        known = {name: values for name, values in mapped.items() if isinstance(values, Sequence)}
-        return [dict(zip(known, values, strict=True)) for values in product(*known.values())]
+        lists = {name: values for name, values in mapped.items() if isinstance(values, Sequence)}
+        return [dict(zip(lists, values, strict=True)) for values in product(*lists.values())]
     if not isinstance(mapped, Sequence):
         return [None]
-    return [task if isinstance(task, Mapping) else None for task in mapped]
+    tasks = list[Mapping[str, Any] | None]()
+    for task in mapped:
+        is_known = not is_reference(task)
+        tasks.append(task if is_known else None)
+    return tasks
 
 
 def check_pairs(task_id: str, tasks: Iterable[Mapping[str, Any]]) -> None:
@@ -123,16 +126,17 @@ def check_pairs(task_id: str, tasks: Iterable[Mapping[str, Any]]) -> None:
     Raises:
         ConfigError: If two have the same, so that in each run one release would replace the other.
     """
-    seen = set[tuple[str | None, Any, str]]()
+    seen = set[tuple[str | None, str]]()
     for task in tasks:
-        table, partition = task.get("table"), task.get("partition")
+        table = task.get("table")
+        partition = task.get("partition")
         if _is_open(table) or _is_open(partition):
             continue
-        partitions = repr(task.get("partitions")) if partition is None else ""  # of which the run selects one
-        pair = table_name(table), partition, partitions
+        if partition is None:
+            partition = task.get("partitions")  # of which the run selects one
+        pair = table_name(table), repr(partition)
         if pair in seen:
-            named = f" ({pair[0]})" if pair[0] else ""
-            text = f"{task_id}: two mapped tasks have the same table and partition{named}"
+            text = f"{task_id}: two mapped tasks have the same table and partition (table: {pair[0] or 'mapped'})"
             raise ConfigError(f"{text}. Fix: map table or partition, with different values.")
         seen.add(pair)
 
@@ -149,20 +153,18 @@ def _is_open(value: object) -> bool:
 def _checked(operator: MappedOperator, mapped: Any) -> MappedOperator:
     """Check the known tasks of a mapped gate, and set the arguments that depend on all of them."""
     tables = list[str | None]()
-    published = list[str | None]()
+    outlets = list[Any]()
     known = list[Mapping[str, Any]]()
     for task in known_tasks(mapped):
         arguments = {**operator.partial_kwargs, **(task or {})}
         table = table_name(arguments.get("table"))
         tables.append(table)
         if arguments.get("publish", True):
-            published.append(table)
+            outlets.append(NAMED_LATER if table is None else release_asset(table))
         if task is not None:
             known.append(arguments)
     check_pairs(operator.task_id, known)
-    named = dict.fromkeys(table for table in published if table is not None)
-    named_later = [NAMED_LATER] if None in published else []
-    operator.outlets = [*operator.outlets, *map(release_asset, named), *named_later]
+    operator.outlets = [*operator.outlets, *dict.fromkeys(outlets)]
     if "table" in operator.partial_kwargs or len(set(tables)) < len(tables):
         one_at_a_time(operator)
     return operator

@@ -335,10 +335,10 @@ def table_name(table: Any) -> str | None:
     """
     if isinstance(table, AirflowTable):
         return str(table)
-    found: Any = _loaded(table)
-    if isinstance(found, TableSpec):
-        return found.name
-    return found if isinstance(found, str) else None
+    spec: Any = _loaded(table)
+    if isinstance(spec, TableSpec):
+        return spec.name
+    return spec if isinstance(spec, str) else None
 
 
 @dataclass(frozen=True, eq=False, repr=False)

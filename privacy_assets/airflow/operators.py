@@ -179,10 +179,10 @@ class _GateOperator(BaseOperator):
         short |= {"data": data, "split": split, "evaluation": evaluation, "run": run}
         _check_known({"table": table, "partitions": partitions, **short})
         self.gated = AirflowTable.of(table, deployment, partitions, **short)
-        given = given_arguments(self, partition=partition)
-        self.partition = given.get("partition")
-        self._given = tuple(given)
-        if given and self.gated.partitions is None:
+        passed = given_arguments(self, partition=partition)
+        self._given = tuple(passed)
+        self.partition = passed.get("partition")
+        if passed and self.gated.partitions is None:
             fix = "set partitions, too"
             raise ConfigError(f"table {self.gated}: partition was given, and the table has no partitions. Fix: {fix}.")
         self._lineage = dict[str, str]()  # of the published release
@@ -282,7 +282,8 @@ class _GateOperator(BaseOperator):
         """Add the release to the event of its asset, and return the result of a task that published it."""
         run = stored.run
         told = {"table": run.target.table, "partition": run.target.partition, "release": release.id}
-        asset, extra = release_asset(run.target.table), dict(told)
+        asset = release_asset(run.target.table)
+        extra = dict(told)
         with suppress(PublicationRefused):  # a hash that cannot be read does not undo the publication
             stated = release.opened(run.target, run.gate.key.trusted)
             extra["sha256"] = stated.sha256
@@ -468,12 +469,12 @@ class PrivacyGateOperator(_GateOperator):
     def _check_group(self, group: MappedTaskGroup) -> None:
         """Check that the tasks of a mapped group have different partitions; their table is the same."""
         name = getattr(self.partition, "_key", "")  # of the argument of the group, if it is one
-        known = list[Mapping[str, Any]]()
+        tasks_of_group = list[Mapping[str, Any]]()
         for task in known_tasks(group._expand_input.value):
             if task is not None:
                 partition = task.get(name) if name else self.partition
-                known.append({"table": self.gated, "partition": partition})
-        check_pairs(self.task_id, known)
+                tasks_of_group.append({"table": self.gated, "partition": partition})
+        check_pairs(self.task_id, tasks_of_group)
         one_at_a_time(self)
 
     def _work(self, stored: StoredRun, context: Context) -> _Done:

@@ -34,14 +34,18 @@ def own_outlets(outlets: Iterable[Any], table: str, *, publishes: bool) -> list[
     Returns:
         The outlets without releases of other tables, and with that of the table if the task publishes it.
     """
-    given, asset = list(outlets), release_asset(table)
-    others = [outlet for outlet in given if outlet != NAMED_LATER and not _is_release(outlet)]
+    asset = release_asset(table)
+    others = list[Any]()
+    releases = list[Any]()
+    for outlet in outlets:
+        kept = releases if _is_release(outlet) else others
+        kept.append(outlet)
     if not publishes:
         return others
-    if NAMED_LATER in given and asset not in given:
+    if NAMED_LATER in releases and asset not in releases:
         return [*others, NAMED_LATER]
     return [*others, asset]
 
 
 def _is_release(outlet: Any) -> bool:
-    return isinstance(outlet, Asset) and outlet.uri.startswith(_URI)
+    return outlet == NAMED_LATER or (isinstance(outlet, Asset) and outlet.uri.startswith(_URI))

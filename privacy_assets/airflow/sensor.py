@@ -67,11 +67,11 @@ class ReleaseSensor(BaseSensorOperator):
     ) -> None:
         super().__init__(**kwargs)
         check_no_template(table)
-        given = given_arguments(self, partition=partition, newer_than=newer_than)
-        self._given = tuple(given)
+        passed = given_arguments(self, partition=partition, newer_than=newer_than)
+        self._given = tuple(passed)
         self.table = table
-        self.partition = given.get("partition")
-        self.newer_than = given.get("newer_than")
+        self.partition = passed.get("partition")
+        self.newer_than = passed.get("newer_than")
         self.deferrable = deferrable
         self.max_age = max_age
         self.deployment = AirflowDeployment.of(deployment)

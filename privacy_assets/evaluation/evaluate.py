@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from privacy_assets.errors import ConfigError, InputError, integer, redact_foreign_errors, require, safe_repr, seed_of
+from privacy_assets.errors import ConfigError, InputError, redact_foreign_errors, require, safe_repr, seed_of
 from privacy_assets.evaluation.exchangeability import with_shift_note, without_shift
 from privacy_assets.generators.registry import as_generator
 from privacy_assets.infra.devices import pick_device
@@ -143,8 +143,6 @@ def evaluate(
     if not isinstance(embedder, bool | Mapping) or not (progress is None or callable(progress)):
         raise ConfigError("embedder must be true or false, and progress a function that takes a string.")
     seed = seed_of(seed)
-    if max_synthetic_rows is not None:
-        integer("max_synthetic_rows", max_synthetic_rows, 1)
     each_row = subject == EACH_ROW
     check_reading(None if each_row else subject, kinds)
     subject = None if each_row else cast("str | None", subject)

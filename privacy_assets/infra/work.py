@@ -60,10 +60,11 @@ def lock_holder(name: str, folder: int | None = None) -> str:
     """
     local = _local_holder(name, folder)
     try:
-        stated = json.loads(_content(name, folder))
-        process, since = int(stated["process"]), time_text(float(stated["since"]))
-        if local in (None, process):  # otherwise an earlier holder stated them
-            return f"{process_text(process, str(stated['host']))} since {since}"
+        entry = json.loads(_content(name, folder))
+        process = int(entry["process"])
+        since = time_text(float(entry["since"]))
+        if local in (None, process):  # otherwise it is the entry of an earlier holder
+            return f"{process_text(process, str(entry['host']))} since {since}"
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         pass
     if local is None:
@@ -76,9 +77,10 @@ def process_text(process: int, host: str) -> str:
 
     Args:
         process: Id of the process.
-        host: Name of the machine, left out if it is no short printable text.
+        host: Name of the machine, left out unless it is short printable text.
     """
-    return f"process {process} on {host}" if is_showable(host) else f"process {process}"
+    on_host = f" on {host}" if is_showable(host) else ""
+    return f"process {process}{on_host}"
 
 
 def time_text(seconds: float) -> str:

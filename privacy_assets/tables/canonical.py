@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from privacy_assets.errors import ConfigError, InputError, safe_repr
+from privacy_assets.errors import ConfigError, InputError, integer, safe_repr
 from privacy_assets.tables.codes import have_types
 from privacy_assets.tables.column import Column, stacked
 from privacy_assets.tables.contract import REAL, joint_codes, joint_schema, subject_columns
@@ -234,9 +234,12 @@ def check_synthetic_rows(n_rows: int, n_train: int, max_rows: int | None, where:
         where: Name of the table in messages.
 
     Raises:
+        ConfigError: If the setting is not an integer of at least 1.
         InputError: If it has more rows than allowed.
     """
-    allowed = max_rows or max(_MAX_ROWS, _MAX_ROWS_RATIO * n_train)
+    allowed = max(_MAX_ROWS, _MAX_ROWS_RATIO * n_train)
+    if max_rows is not None:
+        allowed = integer("max_synthetic_rows", max_rows, 1)
     if n_rows > allowed:
         problem = f"the synthetic table has {n_rows:,} rows, and at most {allowed:,} are allowed"
         setting = yaml_text({"max_synthetic_rows": n_rows})

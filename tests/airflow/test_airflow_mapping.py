@@ -187,23 +187,23 @@ checked(said, Seen(task_id="task", **WAIT, partition="north", newer_than=datetim
 """
 LATER = "the result of a task is not known when the DAG is parsed."
 REFUSED = {
-    "sources": "gate: two mapped tasks have the same table and partition (tf).",
-    "one of two tables twice": "gate: two mapped tasks have the same table and partition (a).",
-    "every combination": "gate: two mapped tasks have the same table and partition (a).",
-    "combinations with unknown tables": "gate: two mapped tasks have the same table and partition.",
-    "specs": "gate: two mapped tasks have the same table and partition (a).",
-    "a spec and its file": "gate: two mapped tasks have the same table and partition (a).",
-    "partitions": "gate: two mapped tasks have the same table and partition (tf).",
-    "equal lists of partitions": "gate: two mapped tasks have the same table and partition (tf).",
-    "kwargs": "gate: two mapped tasks have the same table and partition (tf).",
-    "kwargs with a table": "gate: two mapped tasks have the same table and partition (a).",
-    "kwargs of which one is unknown": "gate: two mapped tasks have the same table and partition (a).",
-    "publishing tasks": "gate: two mapped tasks have the same table and partition (tf).",
-    "verdicts": "gate: two mapped tasks have the same table and partition (tf).",
-    "a group of numbers": "same.gate: two mapped tasks have the same table and partition (tf).",
-    "a group of equal partitions": "grouped.gate: two mapped tasks have the same table and partition (tf).",
-    "a group of combinations": "grouped.gate: two mapped tasks have the same table and partition (tf).",
-    "a group of unknown partitions": "grouped.gate: two mapped tasks have the same table and partition (tf).",
+    "sources": "gate: two mapped tasks have the same table and partition (table: tf).",
+    "one of two tables twice": "gate: two mapped tasks have the same table and partition (table: a).",
+    "every combination": "gate: two mapped tasks have the same table and partition (table: a).",
+    "combinations with unknown tables": "gate: two mapped tasks have the same table and partition (table: mapped).",
+    "specs": "gate: two mapped tasks have the same table and partition (table: a).",
+    "a spec and its file": "gate: two mapped tasks have the same table and partition (table: a).",
+    "partitions": "gate: two mapped tasks have the same table and partition (table: tf).",
+    "equal lists of partitions": "gate: two mapped tasks have the same table and partition (table: tf).",
+    "kwargs": "gate: two mapped tasks have the same table and partition (table: tf).",
+    "kwargs with a table": "gate: two mapped tasks have the same table and partition (table: a).",
+    "kwargs of which one is unknown": "gate: two mapped tasks have the same table and partition (table: a).",
+    "publishing tasks": "gate: two mapped tasks have the same table and partition (table: tf).",
+    "verdicts": "gate: two mapped tasks have the same table and partition (table: tf).",
+    "a group of numbers": "same.gate: two mapped tasks have the same table and partition (table: tf).",
+    "a group of equal partitions": "grouped.gate: two mapped tasks have the same table and partition (table: tf).",
+    "a group of combinations": "grouped.gate: two mapped tasks have the same table and partition (table: tf).",
+    "a group of unknown partitions": "grouped.gate: two mapped tasks have the same table and partition (table: tf).",
     "a group of tables": f"table: {LATER}",
     "the result of a task": f"table: {LATER}",
     "a source from a task": f"source: {LATER}",
@@ -251,7 +251,7 @@ def test_two_mapped_gates_of_one_table_and_partition_are_an_error_when_the_dag_i
 
 @pytest.mark.slow
 def test_a_given_argument_has_a_value_after_rendering(tmp_path: Path) -> None:
-    """None, "", and what templates make of None, in sensors and gates, mapped or not."""
+    """None, the empty string and the text None are errors in sensors and gates, mapped or not."""
     lines = script(tmp_path, RENDERED)
     empty = [line for line in lines if line.startswith("empty")]
     assert len(empty) == 26
