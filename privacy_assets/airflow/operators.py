@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow.sdk import BaseOperator, BaseOperatorLink
 
@@ -150,7 +150,7 @@ class _GateOperator(BaseOperator):
         table: See :class:`PrivacyGateOperator`, also for the other arguments.
     """
 
-    template_fields: ClassVar[Sequence[str]] = ("partition",)
+    template_fields: Sequence[str] = ("partition",)
     ui_color = "#e4f0e8"
     outlets: list[Any]
     page = ""  # address of the report
@@ -182,7 +182,9 @@ class _GateOperator(BaseOperator):
         passed = given_arguments(self, partition=partition)
         self._given = tuple(passed)
         self.partition = passed.get("partition")
-        if passed and self.gated.partitions is None:
+        if not passed:
+            self.template_fields = ()  # otherwise Airflow stores and shows a rendered None
+        elif self.gated.partitions is None:
             fix = "set partitions, too"
             raise ConfigError(f"table {self.gated}: partition was given, and the table has no partitions. Fix: {fix}.")
         self._lineage = dict[str, str]()  # of the published release

@@ -120,17 +120,23 @@ class ReleaseSensor(BaseSensorOperator):
     @redact_exceptions
     def _release(self) -> dict[str, Any] | None:
         """Return the current release after verification, or None if none is new enough."""
-        check_rendered(self, self._given)
+        newer_than = self._bound()
         with self.deployment.store_credentials():
             root, trusted = self.deployment.release_folder(), self.deployment.trusted(reading=True)
-            return _verified(root, self.target, trusted, _time(self.newer_than), self.max_age)
+            return _verified(root, self.target, trusted, newer_than, self.max_age)
 
     @redact_exceptions
     def _watched(self) -> tuple[str, str, str | None, str | None]:
         """Return the location watched by the trigger and the digest of its current pointer."""
-        check_rendered(self, self._given)
+        self._bound()
         root = self.deployment.release_folder()
         return str(root), self.target.table, self.target.partition, ReleaseStore(root).watched(self.target)
+
+    def _bound(self) -> datetime | None:
+        """Return ``newer_than`` as a time, after checking that all given arguments have a value."""
+        newer_than = _time(self.newer_than)
+        check_rendered(self, self._given)
+        return newer_than
 
 
 def _time(given: object) -> datetime | None:

@@ -385,6 +385,10 @@ def test_a_task_group_publishes_what_the_other_doors_publish(
     )
     contract = json.loads(str(contract))
     assert task == "honest.prepare" and contract["expectations"] > 5 and contract["broken"] == 0
+    names = ", ".join(map(repr, rows().columns.drop("pid")))
+    assert f"The release publishes the names of its columns, so check them: {names}." in grouped.log(
+        "grouped", "honest.split"
+    )
 
     monkeypatch.setenv("PRIVACY_ASSETS_SECRET", SECRET)
     monkeypatch.chdir(tmp_path)
