@@ -198,7 +198,9 @@ class _GateOperator(BaseOperator):
         from privacy_assets.airflow.lineage import operator_lineage
 
         asset = release_asset(str(self.gated))
-        return operator_lineage(self.inlets, self.outlets, asset, self._lineage) if asset in self.outlets else None
+        if asset not in self.outlets and NAMED_LATER not in self.outlets:
+            return None
+        return operator_lineage(self.inlets, self.outlets, asset, self._lineage)
 
     @redact_exceptions
     def execute(self, context: Context) -> Any:
