@@ -10,8 +10,8 @@ import socket
 import tempfile
 import time
 import weakref
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -39,16 +39,22 @@ def lock(descriptor: int, name: str, folder: int | None = None) -> bool:
         return False
 
 
-def state_holder(descriptor: int) -> None:
-    """Write process, host and time into a locked file, for messages of the processes that wait for it.
+@contextmanager
+def stated_holder(descriptor: int) -> Iterator[None]:
+    """Write process, host and time into a locked file within the block, for the processes that wait for it.
 
     Args:
         descriptor: The locked file, open for writing.
     """
-    entry = json.dumps({"process": os.getpid(), "host": socket.gethostname(), "since": time.time()}).encode()
+    entry = {"process": os.getpid(), "host": socket.gethostname(), "since": int(time.time())}
     with suppress(OSError):  # no decision depends on it
-        os.pwrite(descriptor, entry, 0)
-        os.ftruncate(descriptor, len(entry))
+        os.ftruncate(descriptor, 0)  # the entry of a holder that was killed
+        os.pwrite(descriptor, json.dumps(entry).encode(), 0)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            os.ftruncate(descriptor, 0)
 
 
 def lock_holder(name: str, folder: int | None = None) -> str:

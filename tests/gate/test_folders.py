@@ -267,7 +267,7 @@ def test_the_wait_for_a_publication_names_process_host_and_time(ready: Chain, mo
         with pytest.raises(PublicationRefused, match=re.escape(f"locked by {holder} for more than")):
             ready.publish()
         for other in (b"", b"{}", b"[" * 900, b'{"process": 1, "host": "other", "since": 0}', b'{"since": NaN}'):
-            (path / ".lock").write_bytes(other)  # of an earlier holder, or damaged
+            (path / ".lock").write_bytes(other)  # of an earlier holder that was killed, or damaged
             holder = f"process {os.getpid()} on {socket.gethostname()}"
             with pytest.raises(PublicationRefused, match=re.escape(f"locked by {holder} for more than")):
                 ready.publish()
@@ -276,6 +276,7 @@ def test_the_wait_for_a_publication_names_process_host_and_time(ready: Chain, mo
         with pytest.raises(PublicationRefused, match="locked by process 1 on other since 01 Jan at 00:00 UTC for"):
             ready.publish()
     assert ready.publish()
+    assert (path / ".lock").read_bytes() == b"", "readers of the folder see no process or host"
 
 
 def test_a_lock_file_that_was_replaced_is_taken_again(tmp_path: Path) -> None:
