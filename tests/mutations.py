@@ -256,6 +256,16 @@ MUTATIONS = [
         ("gate/test_running.py",),
     ),
     Mutation(
+        "a second task of a run publishes the same table and partition",
+        "pipeline/stored.py", "if holder != self.task_id:", "if False:",
+        ("pipeline/test_stored_steps.py",),
+    ),
+    Mutation(
+        "a brought table of any size",
+        "tables/canonical.py", "    if n_rows > allowed:", "    if False:",
+        ("reading/test_cases.py",),
+    ),
+    Mutation(
         "a pointer of the future is young",
         "gate/release.py", "        if is_ahead(self.at):", "        if False:",
         ("gate/test_every_place.py",),

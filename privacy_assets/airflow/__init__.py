@@ -15,7 +15,7 @@ _HOMES = {
     "PrivacyStepOperator": "privacy_assets.airflow.operators",
     "ReleaseSensor": "privacy_assets.airflow.sensor",
     "TimePartitions": "privacy_assets.pipeline.partitions",
-    "release_asset": "privacy_assets.airflow.operators",
+    "release_asset": "privacy_assets.airflow.outlets",
 }
 
 __all__ = [*_HOMES]  # noqa: PLE0604 (spelled by hand in tests/test_public_surface.py)

@@ -309,6 +309,38 @@ def _mask(secret: str) -> None:
 _FILES = (".yaml", ".yml")
 
 
+def _task_id(context: Context) -> str:
+    """Return the id of a task, with its index if it is one of several mapped ones."""
+    task = context["ti"]
+    if task.map_index is None or task.map_index < 0:
+        return task.task_id
+    return f"{task.task_id}[{task.map_index}]"
+
+
+def _loaded(table: TableSpec | str | Path) -> TableSpec | str:
+    """Return the spec of a YAML file; a spec and a name are returned unchanged."""
+    if isinstance(table, Path) or (isinstance(table, str) and table.endswith(_FILES)):
+        return TableSpec.load(table)
+    return table
+
+
+def table_name(table: Any) -> str | None:
+    """Return the name of a table, or None if ``table`` does not name one, such as the result of a task.
+
+    Args:
+        table: See :meth:`AirflowTable.of`.
+
+    Raises:
+        ConfigError: If its YAML file is invalid.
+    """
+    if isinstance(table, AirflowTable):
+        return str(table)
+    spec: Any = _loaded(table)
+    if isinstance(spec, TableSpec):
+        return spec.name
+    return spec if isinstance(spec, str) else None
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class AirflowTable:
     """Resolved table with its deployment and partitions, validated when the DAG is parsed.
@@ -351,9 +383,8 @@ class AirflowTable:
         """
         if isinstance(table, AirflowTable):
             return table
-        if isinstance(table, Path) or (isinstance(table, str) and table.endswith(_FILES)):
-            table = TableSpec.load(table)
-        spec, settings, known = spec_of(table, **short), AirflowDeployment.of(deployment), as_partitions(partitions)
+        spec = spec_of(_loaded(table), **short)
+        settings, known = AirflowDeployment.of(deployment), as_partitions(partitions)
         _check_no_template(known)
         return cls(ResolvedTable.of(spec, partitioned=known is not None), settings, known)
 
@@ -362,17 +393,23 @@ class AirflowTable:
 
     __repr__ = __str__
 
-    def target(self, context: Context) -> ReleaseTarget:
+    def target(self, context: Context, partition: str | None = None) -> ReleaseTarget:
         """Return table and partition of this run.
 
         Users who trigger a run choose its partition key and logical date. Failures are recorded by partition, so only
         keys that the DAG defines are accepted, in exact spelling.
+
+        Args:
+            context: Context of the task.
+            partition: Partition of the task. None: that of the run.
 
         Raises:
             WrongTarget: If the run has no partition, or an unknown one.
         """
         if self.partitions is None:
             return ReleaseTarget(self.resolved.name)
+        if partition is not None:
+            return ReleaseTarget(self.resolved.name, self.partitions.check(partition))
         asked: Mapping[str, Any] = context  # lacks the partition before Airflow 3.2
         key, when = asked.get("partition_key"), asked.get("partition_date")
         if not isinstance(self.partitions, KeyPartitions):
@@ -382,12 +419,18 @@ class AirflowTable:
             raise WrongTarget(f"table {self.resolved.name} has partitions, and this run has none")
         return ReleaseTarget(self.resolved.name, self.partitions.check(key))
 
-    def stored(self, context: Context, say: Callable[[str], Any]) -> StoredRun:
-        """Return the run of the table and partition of this Airflow run, with values stored in a folder of its own."""
-        target, deployment = self.target(context), self.deployment.open()
+    def stored(self, context: Context, say: Callable[[str], Any], partition: str | None = None) -> StoredRun:
+        """Return the run of the table and partition of this Airflow run, with values stored in a folder of its own.
+
+        Args:
+            context: Context of the task.
+            say: Receives messages.
+            partition: Partition of the task. None: that of the run.
+        """
+        target, deployment = self.target(context, partition), self.deployment.open()
         window = (
             None if self.partitions is None or target.partition is None else self.partitions.window(target.partition)
         )
         run_id = f"{context['dag_run'].dag_id}/{context['dag_run'].run_id}"  # no dag_id contains a slash
         run = TableRun(self.resolved, deployment, target, window, Lines(say), run_id=run_id)
-        return StoredRun(run, self.deployment.values_of(deployment), run_id)
+        return StoredRun(run, self.deployment.values_of(deployment), run_id, _task_id(context))

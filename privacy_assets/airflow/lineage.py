@@ -15,7 +15,7 @@ _SOURCE = "privacy-assets"
 
 
 def release_dataset(asset: Asset, lineage_context: Any = None) -> Dataset:
-    """Convert :func:`.operators.release_asset` to a dataset: its scheme and host are the namespace.
+    """Convert :func:`.outlets.release_asset` to a dataset: its scheme and host are the namespace.
 
     Args:
         asset: The asset.

@@ -1,7 +1,7 @@
 """Operators: single steps of a table, all of them as one task, and publication.
 
-No field is a template. Publication does not rely on Airflow's state: it verifies the signed verdict, the policy and the
-bytes itself, independently of the states of other tasks, XComs and events.
+Only the partition is a template. Publication does not rely on Airflow's state: it verifies the signed verdict, the
+policy and the bytes itself, independently of the states of other tasks, XComs and events.
 """
 
 from __future__ import annotations
@@ -12,11 +12,22 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow.sdk import Asset, BaseOperator, BaseOperatorLink
+from airflow.sdk import BaseOperator, BaseOperatorLink
 
-from privacy_assets.airflow.deployment import WEB, AirflowDeployment, AirflowTable
+from privacy_assets.airflow.arguments import (
+    NOT_GIVEN,
+    GatePartial,
+    check_pairs,
+    check_rendered,
+    given_arguments,
+    is_reference,
+    known_tasks,
+    one_at_a_time,
+)
+from privacy_assets.airflow.deployment import WEB, AirflowDeployment, AirflowTable, table_name
+from privacy_assets.airflow.outlets import NAMED_LATER, own_outlets, release_asset
 from privacy_assets.errors import ConfigError, InputError, MissingPackage, PublicationRefused, did_you_mean, with_advice
 from privacy_assets.gate.attestation import refusal
 from privacy_assets.gate.releases import Release
@@ -33,6 +44,7 @@ from privacy_assets.report.text import verdict_lines
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+    from airflow.sdk.definitions.taskgroup import MappedTaskGroup
 
 
 try:
@@ -90,18 +102,6 @@ _ALL_STEPS = (
 )
 
 
-def release_asset(table: str) -> Asset:
-    """Return the asset of the releases of ``table``, for scheduling DAGs.
-
-    Its events name the release, but any Airflow user may create events. Read rows with
-    :func:`privacy_assets.read_published`, which verifies them.
-
-    Args:
-        table: Name of the table.
-    """
-    return Asset(name=f"{table}_release", uri=f"x-privacy-assets://releases/{table}", group="privacy_assets")
-
-
 def warn_of_overlaps(dag: Any, table: str) -> None:
     """Warn if runs of a DAG may overlap, because the gate lets only one run of a table proceed.
 
@@ -144,13 +144,13 @@ class _Done:
 
 
 class _GateOperator(BaseOperator):
-    """Base class of the operators, without template fields.
+    """Base class of the operators.
 
     Args:
         table: See :class:`PrivacyGateOperator`, also for the other arguments.
     """
 
-    template_fields: ClassVar[Sequence[str]] = ()
+    template_fields: Sequence[str] = ("partition",)
     ui_color = "#e4f0e8"
     outlets: list[Any]
     page = ""  # address of the report
@@ -169,6 +169,7 @@ class _GateOperator(BaseOperator):
         run: Mapping[str, Any] | None = None,
         deployment: AirflowDeployment | str | Path | None = None,
         partitions: Any = None,
+        partition: str | None = NOT_GIVEN,
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -176,7 +177,16 @@ class _GateOperator(BaseOperator):
         )  # short, because each line of a log ends with it
         short = {"source": source, "subject": subject, "generator": generator, "policy": policy}
         short |= {"data": data, "split": split, "evaluation": evaluation, "run": run}
+        _check_known({"table": table, "partitions": partitions, **short})
         self.gated = AirflowTable.of(table, deployment, partitions, **short)
+        passed = given_arguments(self, partition=partition)
+        self._given = tuple(passed)
+        self.partition = passed.get("partition")
+        if not passed:
+            self.template_fields = ()  # otherwise Airflow stores and shows a rendered None
+        elif self.gated.partitions is None:
+            fix = "set partitions, too"
+            raise ConfigError(f"table {self.gated}: partition was given, and the table has no partitions. Fix: {fix}.")
         self._lineage = dict[str, str]()  # of the published release
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
@@ -188,7 +198,9 @@ class _GateOperator(BaseOperator):
         from privacy_assets.airflow.lineage import operator_lineage
 
         asset = release_asset(str(self.gated))
-        return operator_lineage(self.inlets, self.outlets, asset, self._lineage) if asset in self.outlets else None
+        if asset not in self.outlets and NAMED_LATER not in self.outlets:
+            return None
+        return operator_lineage(self.inlets, self.outlets, asset, self._lineage)
 
     @redact_exceptions
     def execute(self, context: Context) -> Any:
@@ -204,7 +216,8 @@ class _GateOperator(BaseOperator):
         # Bind before `suppress_output`: a logger first bound within it writes to a stream that it closes.
         self._log = self.log.bind() if hasattr(self.log, "bind") else self.log
         with suppress_output(), self.gated.deployment.credentials(), self._workers():
-            stored = self.gated.stored(context, self.log.info)
+            check_rendered(self, self._given)
+            stored = self.gated.stored(context, self.log.info, self.partition)
             try:
                 done = self._work(stored, context)
             except PublicationRefused as error:
@@ -274,16 +287,27 @@ class _GateOperator(BaseOperator):
         run = stored.run
         told = {"table": run.target.table, "partition": run.target.partition, "release": release.id}
         asset = release_asset(run.target.table)
+        extra = dict(told)
+        with suppress(PublicationRefused):  # a hash that cannot be read does not undo the publication
+            stated = release.opened(run.target, run.gate.key.trusted)
+            extra["sha256"] = stated.sha256
+            self._lineage = {"release": release.id, "verdict": stated.verdict, "sha256": stated.sha256}
         if asset in self.outlets:
             event = context["outlet_events"][asset]
-            event.extra = dict(told)
-            with suppress(PublicationRefused):  # a hash that cannot be read does not undo the publication
-                stated = release.opened(run.target, run.gate.key.trusted)
-                event.extra["sha256"] = stated.sha256
-                self._lineage = {"release": release.id, "verdict": stated.verdict, "sha256": stated.sha256}
+            event.extra = extra
             if run.target.partition is not None and hasattr(event, "add_partitions"):  # Airflow 3.2 or later
                 event.add_partitions(run.target.partition)
+        elif NAMED_LATER in self.outlets:
+            context["outlet_events"][NAMED_LATER].add(asset, extra=extra)
         return _Done(told, (*lines, f"release {release.id} of {run.target} is published"))
+
+
+def _check_known(arguments: Mapping[str, Any]) -> None:
+    """Raise ConfigError for an argument that only a mapped operator can receive from a task or a task group."""
+    for name, value in arguments.items():
+        if is_reference(value):
+            fix = "map it with PrivacyGateOperator.partial(...).expand(...)"
+            raise ConfigError(f"{name}: the result of a task is not known when the DAG is parsed. Fix: {fix}.")
 
 
 class PrivacyStepOperator(_GateOperator):
@@ -363,9 +387,14 @@ class PrivacyPublishOperator(_GateOperator):
 
     operator_extra_links = (PrivacyReportLink(),)
 
+    @classmethod
+    def partial(cls, **kwargs: Any) -> GatePartial:
+        """Set the arguments that all mapped tasks share; see :class:`PrivacyGateOperator`."""
+        return GatePartial.of(super().partial(**kwargs))
+
     def __init__(self, *, attested_by: str, **kwargs: Any) -> None:
         super().__init__(**{"doc_md": PUBLISHES, **kwargs})
-        self.outlets = [*self.outlets, release_asset(str(self.gated))]
+        self.outlets = own_outlets(self.outlets, str(self.gated), publishes=True)
         check_no_template(attested_by)
         self.attested_by = attested_by
 
@@ -388,8 +417,12 @@ class PrivacyGateOperator(_GateOperator):
     settings and unusable tables also fail without retry. Other errors are retried as configured and their messages
     contain no values. Output, log messages and warnings of Python code in this process are dropped while the steps run.
 
-    No field is a template: settings that can be edited in the UI (params, Variables, Connections, run configuration)
-    affect neither the evaluated table nor policy, keys and record of failures.
+    Only ``partition`` is a template, and only keys that ``partitions`` defines are accepted. So settings that can be
+    edited in the UI (params, Variables, Connections, run configuration) affect neither the evaluated table nor policy,
+    keys and record of failures.
+
+    Each table and partition has one such task in a run. Mapped gates need different values of ``table`` or
+    ``partition``: where two are known to have the same, parsing fails, otherwise the second task of the run does.
 
     Args:
         table: A :class:`TableSpec`, the path of its YAML file, or the name of a table with the settings of the
@@ -405,6 +438,7 @@ class PrivacyGateOperator(_GateOperator):
         deployment: An :class:`AirflowDeployment` or the folder of releases.
         partitions: List of keys, which must contain the run's partition key, or :class:`TimePartitions`, whose
             partition follows from the run's partition or data interval. None: unpartitioned.
+        partition: One of the partitions. Not given: the one of the run. Template.
         publish: False: end with the verdict, for a :class:`PrivacyPublishOperator`.
         **kwargs: Arguments of ``BaseOperator``.
 
@@ -414,12 +448,38 @@ class PrivacyGateOperator(_GateOperator):
 
     operator_extra_links = (PrivacyReportLink(),)
 
+    @classmethod
+    def partial(cls, **kwargs: Any) -> GatePartial:
+        """Set the arguments that all mapped tasks share.
+
+        Map ``table`` or ``partition``, so that no two tasks publish under one name.
+
+        Args:
+            **kwargs: The arguments.
+        """
+        partial = GatePartial.of(super().partial(**kwargs))
+        warn_of_overlaps(partial.kwargs["dag"], table_name(kwargs.get("table")) or "of each task")
+        return partial
+
     def __init__(self, *, publish: bool = True, **kwargs: Any) -> None:
         super().__init__(**{"doc_md": _ALL_STEPS, **kwargs})
-        if publish:
-            self.outlets = [*self.outlets, release_asset(str(self.gated))]
+        self.outlets = own_outlets(self.outlets, str(self.gated), publishes=publish)
         self.publish = publish
         warn_of_overlaps(self.get_dag(), str(self.gated))
+        group = self.get_closest_mapped_task_group()
+        if group is not None:
+            self._check_group(group)
+
+    def _check_group(self, group: MappedTaskGroup) -> None:
+        """Check that the tasks of a mapped group have different partitions; their table is the same."""
+        name = getattr(self.partition, "_key", "")  # of the argument of the group, if it is one
+        tasks_of_group = list[Mapping[str, Any]]()
+        for task in known_tasks(group._expand_input.value):
+            if task is not None:
+                partition = task.get(name) if name else self.partition
+                tasks_of_group.append({"table": self.gated, "partition": partition})
+        check_pairs(self.task_id, tasks_of_group)
+        one_at_a_time(self)
 
     def _work(self, stored: StoredRun, context: Context) -> _Done:
         stored.start()

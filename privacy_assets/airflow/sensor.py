@@ -8,9 +8,10 @@ from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import BaseSensorOperator, PokeReturnValue, XComArg
+from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from privacy_assets.airflow.arguments import NOT_GIVEN, check_rendered, given_arguments, is_reference
 from privacy_assets.airflow.deployment import AirflowDeployment
 from privacy_assets.airflow.operators import redact_exceptions
 from privacy_assets.errors import ConfigError, InputError, for_readers, safe_repr
@@ -33,10 +34,10 @@ class ReleaseSensor(BaseSensorOperator):
 
     Args:
         table: Name of the table.
-        partition: Partition of the release. None: unpartitioned. Template.
+        partition: Partition of the release. Not given: unpartitioned. Template.
         newer_than: Only accept releases attested after this time, which must have a time zone. A datetime, or a string
             in ISO format. Template, such as ``"{{ data_interval_end }}"``. Times more than 10 minutes in the
-            future do not count.
+            future do not count. Not given: any time. A template without a value in this run fails the task.
         max_age: Maximum time since the publisher last confirmed that the release is the current one, see
             :func:`privacy_assets.read_published`. The sensor waits for a younger one. None: any time.
         deployment: An :class:`AirflowDeployment`, of which releases and trusted keys are used, or the folder of
@@ -57,8 +58,8 @@ class ReleaseSensor(BaseSensorOperator):
         self,
         *,
         table: str,
-        partition: str | None = None,
-        newer_than: datetime | str | None = None,
+        partition: str | None = NOT_GIVEN,
+        newer_than: datetime | str | None = NOT_GIVEN,
         max_age: timedelta | None = None,
         deployment: AirflowDeployment | str | Path | None = None,
         deferrable: bool = False,
@@ -66,13 +67,18 @@ class ReleaseSensor(BaseSensorOperator):
     ) -> None:
         super().__init__(**kwargs)
         check_no_template(table)
-        self.table, self.partition, self.newer_than, self.deferrable = table, partition, newer_than, deferrable
+        passed = given_arguments(self, partition=partition, newer_than=newer_than)
+        self._given = tuple(passed)
+        self.table = table
+        self.partition = passed.get("partition")
+        self.newer_than = passed.get("newer_than")
+        self.deferrable = deferrable
         self.max_age = max_age
         self.deployment = AirflowDeployment.of(deployment)
         if deferrable and self.deployment.store_conn_id is not None:
             raise ConfigError("ReleaseSensor: deferrable and store_conn_id cannot be combined. Fix: remove one.")
-        if not isinstance(newer_than, XComArg) and not is_template(str(newer_than)):
-            _time(newer_than)
+        if not is_reference(self.newer_than) and not is_template(str(self.newer_than)):
+            _time(self.newer_than)
 
     @property
     def target(self) -> ReleaseTarget:
@@ -114,15 +120,23 @@ class ReleaseSensor(BaseSensorOperator):
     @redact_exceptions
     def _release(self) -> dict[str, Any] | None:
         """Return the current release after verification, or None if none is new enough."""
+        newer_than = self._bound()
         with self.deployment.store_credentials():
             root, trusted = self.deployment.release_folder(), self.deployment.trusted(reading=True)
-            return _verified(root, self.target, trusted, _time(self.newer_than), self.max_age)
+            return _verified(root, self.target, trusted, newer_than, self.max_age)
 
     @redact_exceptions
     def _watched(self) -> tuple[str, str, str | None, str | None]:
         """Return the location watched by the trigger and the digest of its current pointer."""
+        self._bound()
         root = self.deployment.release_folder()
         return str(root), self.target.table, self.target.partition, ReleaseStore(root).watched(self.target)
+
+    def _bound(self) -> datetime | None:
+        """Return ``newer_than`` as a time, after checking that all given arguments have a value."""
+        newer_than = _time(self.newer_than)
+        check_rendered(self, self._given)
+        return newer_than
 
 
 def _time(given: object) -> datetime | None:

@@ -190,6 +190,8 @@ def _add_evaluate(commands: Commands) -> None:
     command.option("--subject", "column that identifies people (real tables); default: each row is one person")
     command.option("--each-row", "state that each row is a different person", action="store_true")
     command.common(*READING, "--drop", "--new-values", "--allowed-values")
+    most = "maximum number of rows of the synthetic table; default: ten times the training rows, at least 1,000,000"
+    command.option("--max-synthetic-rows", most, type=int, metavar="N")
     command.option("--metrics", "metrics to run, comma-separated; default: those of the policy", metavar="A,B")
     made_by = "generator of the synthetic table, for metrics that attack it: a name, or MODULE:FUNCTION"
     command.option("--generator", made_by)
@@ -278,6 +280,7 @@ def _evaluate(options: argparse.Namespace) -> int:
             subject=_subject(options),
             kinds=kinds(options.kind),
             **declared_columns(options).arguments,
+            max_synthetic_rows=options.max_synthetic_rows,
             policy=options.policy,
             metrics=options.metrics,
             generator=_generator(options),

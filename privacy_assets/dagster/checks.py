@@ -159,6 +159,7 @@ def build_privacy_checks(
     drop: Sequence[str] | None = None,
     new_values: Mapping[str, str] | None = None,
     allowed_values: Mapping[str, Sequence[Any]] | None = None,
+    max_synthetic_rows: int | None = None,
     embedder: bool = True,
     seed: int = 0,
     blocking: bool = False,
@@ -187,6 +188,7 @@ def build_privacy_checks(
         drop: Columns to ignore.
         new_values: Columns in which new values are allowed, with a reason each.
         allowed_values: Values allowed in a column in addition to the real ones.
+        max_synthetic_rows: Maximum number of rows of ``synthetic``, as in :func:`~privacy_assets.evaluate`.
         embedder: If False, no embedder is trained, and statistics that need it are not measured. Settings of the
             embedder belong to ``policy``, as in :func:`~privacy_assets.evaluate`.
         seed: Seed of all random draws.
@@ -212,7 +214,7 @@ def build_privacy_checks(
     tags = resolve_tags(gpu_tags, "privacy checks")
     stated = {"kinds": kinds, "missing": missing, "new_values": new_values, "allowed_values": allowed_values}
     data: dict[str, Any] = {name: one or {} for name, one in stated.items()}
-    data.update(subject=subject, timezone=timezone, drop=tuple(drop or ()))
+    data.update(subject=subject, timezone=timezone, drop=tuple(drop or ()), max_synthetic_rows=max_synthetic_rows)
     declared = resolve_columns(Data(**data), "privacy checks")
     arguments = {
         "name": "__".join([*keys["synthetic"].path, "privacy_checks"]),
@@ -225,8 +227,8 @@ def build_privacy_checks(
     def measured(context: dg.AssetCheckExecutionContext, tables: dict[str, Any]) -> Iterator[dg.AssetCheckResult]:
         with device_of(context, on_device) as device, isolated():
             inputs = read_inputs(
-                **tables, subject=subject, kinds=kinds, declared=declared, seed=seed, device=device,
-                progress=Lines(context.log.info),
+                **tables, subject=subject, kinds=kinds, declared=declared, max_synthetic_rows=max_synthetic_rows,
+                seed=seed, device=device, progress=Lines(context.log.info),
             )  # fmt: skip
             check_categories(inputs)
             inputs = with_shift_note(inputs)

@@ -27,6 +27,7 @@ from privacy_assets.gate.statements import ReleaseTarget
 from privacy_assets.infra.objects import check_no_credentials
 from privacy_assets.pipeline.resolve import RowSource
 from privacy_assets.pipeline.row_sources import partition_path
+from privacy_assets.pipeline.running import Lease
 from privacy_assets.pipeline.standing import day, standing
 
 ATTEMPTS = 3
@@ -154,9 +155,17 @@ def in_progress(watched: Watched, partition: str | None) -> dg.SkipReason | None
         selected = run.asset_selection
         judges = run.job_name == f"{watched.name}_pipeline" if selected is None else watched.attestation in selected
         if judges and run.tags.get("dagster/partition") == partition:
-            fix = "wait for it, or terminate it if its process was killed"
-            return dg.SkipReason(f"{_place(watched, partition)}: run {run.run_id} is in progress. Fix: {fix}.")
+            event = f"{_place(watched, partition)}: {_described(watched, run)} is in progress"
+            return dg.SkipReason(f"{event}. Fix: wait for it, or terminate it if its process was killed.")
     return None
+
+
+def _described(watched: Watched, run: dg.DagsterRun) -> str:
+    """Return the id of a run, with process, host and start if it holds the lock of the table."""
+    holder = Lease(watched.deployment.private, watched.name, run.run_id).holder()
+    if holder is not None and holder.run in (run.run_id, run.root_run_id):
+        return str(holder)
+    return f"run {run.run_id}"
 
 
 def _unchanged(watched: Watched, partition: str | None, verdict: Any) -> dg.RunRequest | dg.SkipReason:

@@ -34,7 +34,7 @@ from privacy_assets.metrics.registry import METRICS, build_metric, default_metri
 from privacy_assets.policy import SHIPPED, Limit, Policy
 from privacy_assets.report.report import Report, judged
 from privacy_assets.stats.estimates import MetricResult
-from privacy_assets.tables.canonical import real_tables, synthetic_table
+from privacy_assets.tables.canonical import check_synthetic_rows, real_tables, synthetic_table
 from privacy_assets.tables.column import Column
 from privacy_assets.tables.contract import (
     EACH_ROW,
@@ -80,6 +80,7 @@ def evaluate(
     drop: Sequence[str] | None = None,
     new_values: Mapping[str, str] | None = None,
     allowed_values: Mapping[str, Sequence[Any]] | None = None,
+    max_synthetic_rows: int | None = None,
     policy: Policy | Mapping[str, Any] | str | Path | None = None,
     metrics: MetricsLike | None = None,
     generator: GeneratorLike | None = None,
@@ -115,6 +116,8 @@ def evaluate(
         new_values: Columns in which new values are allowed, with a reason each.
         allowed_values: Values allowed in a column in addition to the real ones. Identifiers and free text are otherwise
             rejected (docs/columns.md).
+        max_synthetic_rows: Maximum number of rows of ``synthetic``. None: ten times the rows of ``train``, or 1,000,000
+            if that is more.
         policy: A Policy, a mapping, a YAML file, or the name of a built-in one (``small``). None: the default limits of
             the metrics.
         metrics: Names, or a mapping of names to those settings that a table may set (docs/policy.md). Others
@@ -172,7 +175,7 @@ def evaluate(
         inputs = read_inputs(
             train, holdout, synthetic, reference,
             earlier_releases=earlier_releases, subject=subject, kinds=kinds, declared=declared,
-            each_row=each_row, seed=seed,
+            each_row=each_row, max_synthetic_rows=max_synthetic_rows, seed=seed,
             device=pick_device(device),
             progress=report,
         )  # fmt: skip
@@ -283,6 +286,7 @@ def read_inputs(
     kinds: Mapping[str, Any] | None = None,
     declared: Declared = NOTHING,
     each_row: bool = False,
+    max_synthetic_rows: int | None = None,
     schema: TableSchema | None = None,
     earlier_releases: Sequence[TableLike] = (),
     seed: int = 0,
@@ -304,6 +308,7 @@ def read_inputs(
         kinds: Column kinds by name; they override the inferred kinds.
         declared: Column declarations of the owner, see :class:`.Declared`.
         each_row: True if the user declares that every row belongs to a different subject.
+        max_synthetic_rows: See :func:`evaluate`.
         schema: Schema without the subject. None: inferred from all real rows together; open columns are then
             rejected, see :mod:`privacy_assets.tables.roles`.
         earlier_releases: Earlier releases about the same subjects. Columns that are absent from any of them, or cannot
@@ -327,6 +332,7 @@ def read_inputs(
         role: load(table, role, declared.read) for role, table in given.items() if table is not None
     }
     names = {role: _where(role, given[role]) for role in frames}
+    check_synthetic_rows(len(frames["synthetic"]), len(frames["train"]), max_synthetic_rows, names["synthetic"])
     for role, frame in frames.items():
         check_frame(frame, where=names[role])
     notes = _notes(frames, subject, declared, each_row)

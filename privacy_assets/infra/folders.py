@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from privacy_assets.errors import ConfigError, FolderError, PrivacyAssetsError
-from privacy_assets.infra.work import lock, lock_holder, remove_unlocked
+from privacy_assets.infra.work import lock, lock_holder, remove_unlocked, stated_holder
 
 Writer = bytes | memoryview | Callable[[BinaryIO], None]
 LOCK_WAIT = 600.0  # seconds
@@ -340,7 +340,8 @@ def locked(folder: Folder, name: str) -> Iterator[None]:
             raise FolderError(errno.ETIMEDOUT, text, "wait for that process or end it, then run this again")
         time.sleep(_POLL)
     try:
-        yield
+        with stated_holder(descriptor):
+            yield
     finally:
         os.close(descriptor)
 

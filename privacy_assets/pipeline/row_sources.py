@@ -15,7 +15,7 @@ from pandas.api.types import is_bool_dtype
 from privacy_assets.errors import InputError, safe_repr
 from privacy_assets.pipeline.resolve import PARTITION_MARK, ResolvedTable, RowSource
 from privacy_assets.pipeline.spec import Data
-from privacy_assets.tables.canonical import canonical_table, real_tables, synthetic_table
+from privacy_assets.tables.canonical import canonical_table, check_synthetic_rows, real_tables, synthetic_table
 from privacy_assets.tables.column import Column
 from privacy_assets.tables.contract import EACH_ROW, subject_columns
 from privacy_assets.tables.files import CsvFormat
@@ -28,8 +28,6 @@ from privacy_assets.tables.table import Table
 
 Window = tuple[Any, Any]  # start and end of a time partition
 # An external synthetic table may have the larger one of this number of rows, and this many for each row of train.
-_MAX_ROWS = 1_000_000
-_MAX_ROWS_RATIO = 10
 
 
 def read_source(row_source: RowSource, given: object, partition: str | None, form: CsvFormat) -> Frame:
@@ -229,23 +227,16 @@ def user_synthetic(
     row_source = resolved.row_sources["synthetic"]
     data = resolved.spec.data
     column = None if PARTITION_MARK in row_source.path else data.partition_column
-    max_rows = data.max_synthetic_rows or max(_MAX_ROWS, _MAX_ROWS_RATIO * len(train))
+    max_rows = data.max_synthetic_rows
     where = row_source.describe()
     if row_source.kind == "file" and column is None:
-        _check_size(stored_rows(partition_path(row_source.path, partition)), max_rows, where)
+        n_stored = stored_rows(partition_path(row_source.path, partition))
+        check_synthetic_rows(n_stored, len(train), max_rows, where)
     rows = read_source(row_source, given, partition, resolved.declared.read)
     if column is None:  # otherwise the table has the rows of all partitions
-        _check_size(len(rows), max_rows, where)
+        check_synthetic_rows(len(rows), len(train), max_rows, where)
     table = synthetic_table(rows, schema, data.subject, resolved.declared)
     zoned = column is not None and schema[column].zoned
     chosen = select_partition(table.frame(), column, partition, window, where="synthetic", zoned=zoned)
-    _check_size(len(chosen), max_rows, where)
+    check_synthetic_rows(len(chosen), len(train), max_rows, where)
     return table.take(chosen.index.to_numpy())
-
-
-def _check_size(n_rows: int, max_rows: int, where: str) -> None:
-    """Raise InputError if an external synthetic table has too many rows."""
-    if n_rows > max_rows:
-        setting = yaml_text({"max_synthetic_rows": n_rows})
-        problem = f"the synthetic table has {n_rows:,} rows, and at most {max_rows:,} are allowed"
-        raise InputError(problem, where=where, fix=f"provide fewer rows, or allow them (data: {setting})")

@@ -24,6 +24,7 @@ from privacy_assets.errors import PrivacyAssetsError, StoreUnavailable, TableBus
 from privacy_assets.gate.statements import quoted
 from privacy_assets.infra.files import create_once, private_folder, put_atomic, read_regular, reason
 from privacy_assets.infra.objects import Location
+from privacy_assets.infra.work import process_text, time_text
 
 SILENT = 300.0  # seconds after the last sign of life until a lease is free
 _SIGN = 60.0  # seconds between two signs of life of a step
@@ -57,9 +58,7 @@ class Holder:
     def __str__(self) -> str:
         """Return run, process, host and start."""
         run = self.run if is_showable(self.run) else self.run[:8]
-        host = f" on {self.host}" if is_showable(self.host) else ""
-        at = time.strftime("%d %b at %H:%M", time.gmtime(self.started))
-        return f"run {run} (process {self.process}{host}) started on {at} UTC"
+        return f"run {run} ({process_text(self.process, self.host)}) started on {time_text(self.started)}"
 
 
 def _time(stored: Any) -> float:
@@ -108,6 +107,12 @@ class Lease:
             signs.join()
             if failed:
                 self.free()
+
+    def holder(self) -> Holder | None:
+        """Return the holder, for messages; None if there is none, or it cannot be read."""
+        with suppress(OSError, PrivacyAssetsError):
+            return self._read()
+        return None
 
     def free(self) -> None:
         """Remove the lease if this run holds it."""

@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from privacy_assets.errors import Damaged, NotTrusted, OutOfDate
-from privacy_assets.infra.files import ignore_in_git, names, private_folder, put_atomic, read_regular
+from privacy_assets.errors import ConfigError, Damaged, NotTrusted, OutOfDate, safe_repr
+from privacy_assets.infra.files import create_once, ignore_in_git, names, private_folder, put_atomic, read_regular
 from privacy_assets.infra.objects import Location, ObjectPath, local_copy
 from privacy_assets.infra.work import WorkFolder
 from privacy_assets.pipeline.steps import ATTEST, Task, require_paths, tasks, upstream
@@ -30,6 +30,7 @@ from privacy_assets.pipeline.work import StepResult, TableRun
 Reference = Mapping[str, Any]
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _TOUCHED = "touched"  # time at which a step of a run last used its values
+_TASK = "task"  # id of the task that runs this table and partition
 _SPARED = 86_400.0  # seconds after that time during which other runs keep the values
 
 
@@ -41,11 +42,13 @@ class StoredRun:
         run: Table, partition and deployment.
         base: Folder of the values of all tables.
         run_id: Any string that identifies the run of the orchestrator.
+        task_id: Id of the task of the orchestrator. Empty: no other task of the run has this table and partition.
     """
 
     run: TableRun
     base: Location
     run_id: str
+    task_id: str = ""
 
     @property
     def home(self) -> Location:
@@ -70,13 +73,15 @@ class StoredRun:
         """Prepare the folders. In all partitions, values of runs unused for a day are removed.
 
         Raises:
-            ConfigError: If the caller would have to pass rows, or a folder belongs to another deployment.
+            ConfigError: If the caller would have to pass rows, a folder belongs to another deployment, or another task
+                of this run started with the same table and partition.
         """
         require_paths(self.run.table)
         self.run.deployment.check()  # before storing values, which are usually in its private folder
         if isinstance(self.base, Path):
             ignore_in_git(private_folder(self.base))
         self._sweep()
+        self._reserve()
         self._touch()
 
     def run_task(
@@ -191,6 +196,21 @@ class StoredRun:
 
     def _nothing(self, step: str) -> OutOfDate:
         return OutOfDate(f"{self.run.target}: step {step} has no values in this run", redo=(step,))
+
+    def _reserve(self) -> None:
+        """Reserve table and partition in this run for the task, also for its retries.
+
+        Raises:
+            ConfigError: If another task has reserved them: its release would be replaced within the run.
+        """
+        file = private_folder(self.folder) / _TASK
+        if not self.task_id or create_once(file, self.task_id.encode()):
+            return
+        holder = read_regular(file).decode(errors="replace")
+        if holder != self.task_id:
+            text = f"{self.run.target}: task {safe_repr(holder)} of this run has the same table and partition"
+            fix = "use another table or partition for each task; after a change of the tasks, start a new run"
+            raise ConfigError(f"{text}, and its release would be replaced. Fix: {fix}.")
 
     def _touch(self) -> None:
         put_atomic(private_folder(self.folder) / _TOUCHED, f"{time.time():.0f}".encode())

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from privacy_assets.errors import ConfigError, safe_repr
+from privacy_assets.errors import ConfigError, InputError, integer, safe_repr
 from privacy_assets.tables.codes import have_types
 from privacy_assets.tables.column import Column, stacked
 from privacy_assets.tables.contract import REAL, joint_codes, joint_schema, subject_columns
@@ -23,6 +23,8 @@ from privacy_assets.tables.sums import find_sums
 from privacy_assets.tables.table import Table
 from privacy_assets.tables.threshold_rule import holds_text, make_rule, notes_of, published_schema
 
+_MAX_ROWS = 1_000_000
+_MAX_ROWS_RATIO = 10
 _FEW_ROWS_PER_PERSON = 1.1  # mean below which the mean says little
 
 
@@ -220,6 +222,30 @@ def published_relations(
         second = stacked([table[relation.second] for table in published])
         after_rule.append(relation.of_rows(first, second, people, min_holders))
     return tuple(after_rule)
+
+
+def check_synthetic_rows(n_rows: int, n_train: int, max_rows: int | None, where: str) -> None:
+    """Check the size of a synthetic table that the user brought, because a small file can expand to any number of rows.
+
+    Args:
+        n_rows: Number of its rows.
+        n_train: Number of rows of train.
+        max_rows: Setting ``max_synthetic_rows``. None: ten times the rows of train, or 1,000,000 if that is more.
+        where: Name of the table in messages.
+
+    Raises:
+        ConfigError: If the setting is not an integer of at least 1.
+        InputError: If it has more rows than allowed.
+    """
+    allowed = max(_MAX_ROWS, _MAX_ROWS_RATIO * n_train)
+    if max_rows is not None:
+        allowed = integer("max_synthetic_rows", max_rows, 1)
+    if n_rows > allowed:
+        problem = f"the synthetic table has {n_rows:,} rows, and at most {allowed:,} are allowed"
+        setting = yaml_text({"max_synthetic_rows": n_rows})
+        option = f"--max-synthetic-rows {n_rows}"
+        fix = f"provide fewer rows, or allow them (data: {setting}, on the command line {option})"
+        raise InputError(problem, where=where, fix=fix)
 
 
 def synthetic_table(

@@ -339,6 +339,7 @@ def test_mistakes_are_told_when_a_dag_is_parsed_or_a_task_begins_and_nothing_hea
         "block_3.py: visits, visits_by_hand",
         "block_4.py: readers",
         "block_5.py: visits, claims",
+        "block_6.py: regions",
         "releases: releases is relative, and tasks start in any folder. Fix: set the absolute path.",
         "table honest: source was passed in addition to a spec. Fix: set it in the spec.",
         "nowhere.yaml: no such file. Fix: pass the path of a table's YAML file.",
@@ -384,6 +385,10 @@ def test_a_task_group_publishes_what_the_other_doors_publish(
     )
     contract = json.loads(str(contract))
     assert task == "honest.prepare" and contract["expectations"] > 5 and contract["broken"] == 0
+    names = ", ".join(map(repr, rows().columns.drop("pid")))
+    assert f"The release publishes the names of its columns, so check them: {names}." in grouped.log(
+        "grouped", "honest.split"
+    )
 
     monkeypatch.setenv("PRIVACY_ASSETS_SECRET", SECRET)
     monkeypatch.chdir(tmp_path)

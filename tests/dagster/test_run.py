@@ -170,6 +170,31 @@ def test_route_59_a_lock_of_a_run_or_an_entry_of_the_log_that_blocks_the_table(
     assert ours(place, table) == 0
 
 
+HIDDEN = "43 Basel 1978; 51 Chur 1969"  # private values in the name of a column
+
+
+@pytest.mark.slow
+def test_route_62_the_first_run_names_the_columns_and_others_need_acceptance(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = written(place)
+    frame = pd.read_parquet("people.parquet")
+    frame.assign(**{HIDDEN: 1.0}).to_parquet("people.parquet")
+    assert ours(place, table) == 0
+    told = capsys.readouterr()
+    names = ", ".join(map(repr, [*frame.columns.drop("pid"), HIDDEN]))
+    assert f"The release publishes the names of its columns, so check them: {names}." in told.out + told.err
+    defs = dg.Definitions.merge(build_privacy_assets(TableSpec.load(table)), resources(place / "dagster"))
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = run(defs, instance)
+        assert any(f"so check them: {names}." in entry.user_message for entry in instance.all_logs(result.run_id))
+    frame.to_parquet("people.parquet")
+    assert ours(place, table) == 1
+    change = f"columns {HIDDEN!r}: 'number' -> not set"
+    assert change in capsys.readouterr().err
+    assert change in refusal(theirs(place, table), "train")
+
+
 def test_a_table_without_limits_does_not_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert ours(place, written(place, evaluation={"metrics": ["fidelity"], "embedder": False}, policy=None)) == 2
     assert "has no limits: every table would pass" in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """Schedule and sensors, ticked by hand against real instances."""
 
 import os
+import socket
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,6 +19,7 @@ from privacy_assets.gate.deployment import DeploymentSettings
 from privacy_assets.gate.log import LogState
 from privacy_assets.gate.release import Pointer
 from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.pipeline.running import Lease
 from privacy_assets.pipeline.standing import day
 
 REGIONS = dg.StaticPartitionsDefinition(["north", "south"])
@@ -99,6 +101,24 @@ def test_a_run_of_any_kind_stops_the_next_request(tmp_path: Path, instance: dg.D
             text = f"people: run {other.run_id} is in progress. Fix: wait for it, or terminate it if its process was"
             assert found.skip_message == f"{text} killed."
         instance.delete_run(other.run_id)
+
+
+def test_a_run_that_holds_the_lock_is_named_with_process_host_and_start(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    defs = table(tmp_path)
+    tick(defs, instance)
+    first = dg.DagsterRun("people_pipeline", status=dg.DagsterRunStatus.FAILURE)
+    again = dg.DagsterRun(
+        "people_pipeline", status=dg.DagsterRunStatus.STARTED, root_run_id=first.run_id, parent_run_id=first.run_id
+    )
+    instance.add_run(first)
+    instance.add_run(again)
+    with Lease(tmp_path / "private", "people", first.run_id).held(lambda run: False):
+        holder = f"run {first.run_id} (process {os.getpid()} on {socket.gethostname()}) started on "
+        assert tick(defs, instance).skip_message.startswith(f"people: {holder}")
+    with Lease(tmp_path / "private", "people", "another").held(lambda run: True):
+        assert tick(defs, instance).skip_message.startswith(f"people: run {again.run_id} is in progress.")
 
 
 def test_three_attempts_then_a_person_must_look(tmp_path: Path, instance: dg.DagsterInstance) -> None:

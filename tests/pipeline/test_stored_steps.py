@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ import pandas as pd
 import pytest
 
 from privacy_assets import Policy
-from privacy_assets.errors import Damaged, LockDiffers, NotTrusted, OutOfDate, PolicyNotMet, TableBusy
+from privacy_assets.errors import ConfigError, Damaged, LockDiffers, NotTrusted, OutOfDate, PolicyNotMet, TableBusy
 from privacy_assets.gate.deployment import DeploymentSettings
 from privacy_assets.gate.keys import first_key
 from privacy_assets.gate.releases import ReleaseStore
@@ -397,3 +398,15 @@ def test_policies_are_those_of_now(rows: Path, tmp_path: Path) -> None:
     with pytest.raises((LockDiffers, OutOfDate)):
         published(strict, found)
     assert isinstance(strict.run.table.policy, Policy) and os.listdir(tmp_path / "private")
+
+
+def test_a_table_and_partition_has_one_task_in_a_run(rows: Path, tmp_path: Path) -> None:
+    """Also after retries of that task. Another run, or another partition, can have another task."""
+    chosen = spec(rows.with_name("{partition}.parquet"))
+    first = stored(chosen, tmp_path, partition="north")
+    replace(first, task_id="gate[0]").start()
+    replace(first, task_id="gate[0]").start()
+    with pytest.raises(ConfigError, match=re.escape("adult, north: task 'gate[0]' of this run has the same table")):
+        replace(first, task_id="gate[1]").start()
+    replace(stored(chosen, tmp_path, partition="south"), task_id="gate[1]").start()
+    replace(stored(chosen, tmp_path, "second", partition="north"), task_id="gate[1]").start()

@@ -29,6 +29,7 @@ from privacy_assets.tables.files import CsvFormat
 from privacy_assets.tables.personal_data import personal_note
 from privacy_assets.tables.reading import parse_table, read_table
 from privacy_assets.tables.roles import may_tell_people_apart
+from privacy_assets.tables.stored import StoredTable
 from privacy_assets.tables.table import Table
 from tests.helpers.accepting import accept_all
 
@@ -365,10 +366,47 @@ def test_route_61_a_small_file_of_many_rows_is_refused_by_its_footer(
     assert f"{tmp_path / 'synthetic.parquet'}: " in told
 
 
+def evaluated(folder: Path, frames: dict[str, pd.DataFrame], *options: str) -> list[str]:
+    """The arguments of an evaluation of the same tables."""
+    brought(folder, frames)
+    files = [option for role in frames for option in (f"--{role}", str(folder / f"{role}.parquet"))]
+    return ["evaluate", *files, "--each-row", "--metrics", "dcr", "--no-embedder", "--device", "cpu", *options]
+
+
+def test_route_61_evaluate_reads_no_row_of_a_small_file_of_many_rows(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reading(*_: object) -> None:
+        raise AssertionError("rows were read")
+
+    tables = {"train": TRAIN, "holdout": HOLDOUT, "synthetic": FRESH.iloc[[0] * 1_000_001]}
+    arguments = evaluated(tmp_path, tables)
+    monkeypatch.setattr(StoredTable, "__getitem__", reading)
+    assert main(arguments) == 2
+    told = capsys.readouterr().err
+    assert "the synthetic table has 1,000,001 rows, and at most 1,000,000 are allowed. Fix: provide fewer rows" in told
+    assert "on the command line --max-synthetic-rows 1000001" in told
+
+
+def test_the_number_of_rows_of_an_evaluated_table_is_an_option(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("privacy_assets.tables.canonical._MAX_ROWS", 100)
+    tables = dict(zip(ROLES, (TRAIN[:50], HOLDOUT[:50], FRESH[:501]), strict=True))
+    with pytest.raises(InputError, match="has 501 rows, and at most 500 are allowed"):
+        judged(*tables.values())
+    assert main(evaluated(tmp_path, tables)) == 2
+    assert "has 501 rows, and at most 500 are allowed" in capsys.readouterr().err
+    assert main(evaluated(tmp_path, tables, "--max-synthetic-rows", "501")) in (1, 3)
+    assert main(evaluated(tmp_path, tables, "--max-synthetic-rows", "500")) == 2
+    assert main(evaluated(tmp_path, tables, "--max-synthetic-rows", "0")) == 2
+    assert "max_synthetic_rows must be an integer of at least 1" in capsys.readouterr().err
+
+
 def test_the_number_of_rows_of_a_brought_table_is_an_accepted_setting(
     tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("privacy_assets.pipeline.row_sources._MAX_ROWS", 100)
+    monkeypatch.setattr("privacy_assets.tables.canonical._MAX_ROWS", 100)
     tables = dict(zip(ROLES, (TRAIN[:50], HOLDOUT[:50], FRESH[:501]), strict=True))
     assert main(brought(tmp_path, tables)) == 2
     assert "has 501 rows, and at most 500 are allowed" in capsys.readouterr().err

@@ -5,6 +5,7 @@ rows: ``true`` are the copied rows and a holdout, ``decoy`` are rows of other pe
 look harmless. The last tests are the honest ways to a release.
 """
 
+import itertools
 import shutil
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,11 +14,13 @@ import dagster as dg
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 from routes import HOLDS, REGIONS, World, accept, gated, nothing_published, reason, refused, released, with_checks
 from standins import FEW_DRAWS, LENIENT, checks, independent, people, slow
 from stock import copies
 
 from privacy_assets import PrivacyIOManager, evaluate, read_published
+from privacy_assets.cli.main import main
 from privacy_assets.gate import gate as gate_module
 from privacy_assets.gate.gate import Gate
 from privacy_assets.gate.lock import Locks
@@ -248,6 +251,40 @@ def test_route_25_retry_until_it_passes(world: World, form: str) -> None:
         return world.run(again, f"{table}/published")
 
     withstood(world, retry, table, {"memory": BEFORE})
+
+
+def with_notes(frame: pd.DataFrame, first: str) -> pd.DataFrame:
+    """Coarse rows with a note, of which ``x`` and ``y`` are so rare that the threshold rule publishes "other"."""
+    notes = ["a", "b"] * (len(frame) // 2)
+    notes[:4] = [first, first, "y", "y"]
+    return coarse(frame).assign(note=notes)
+
+
+@pytest.mark.slow
+def test_route_63_a_cell_is_changed_within_its_group(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    """The changed table is compared with people with whom the copies look harmless, by the command."""
+    for split, file in itertools.product(("true", "decoy"), ("train", "holdout")):
+        rows = pd.read_parquet(world.root / f"{file}_{split}.parquet")
+        with_notes(rows, "x").to_parquet(world.root / f"{file}_{split}_notes.parquet")
+    copied = pd.read_parquet(world.root / "copies.parquet").drop(columns="pid", errors="ignore")
+
+    def command(split: str, first: str) -> int:
+        with_notes(copied, first).to_parquet(world.root / "noted.parquet")
+        files = {role: str(world.root / f"{role}_{split}_notes.parquet") for role in ("train", "holdout")}
+        data = {**files, "synthetic": str(world.root / "noted.parquet"), "subject": "pid"}
+        table = {"name": "noted", "data": data, **STRICT, "evaluation": {"metrics": ["dcr"], "embedder": False}}
+        (world.root / "noted.yaml").write_text(yaml.safe_dump(table))
+        options = ["--home", str(world.root / "home"), "--out", str(world.root / "reports"), "--device=cpu"]
+        return main(["run", str(world.root / "noted.yaml"), *options])
+
+    assert command("true", "x") == 1
+    assert HOLDS in capsys.readouterr().out
+    for first in ("y", "x"):
+        assert command("decoy", first) == 1
+        assert BEFORE in capsys.readouterr().out
+    with pytest.MonkeyPatch.context() as patch:
+        OFF["memory"](patch)
+        assert command("decoy", "y") == 0
 
 
 def after_the_rule(train: pd.DataFrame, holdout: pd.DataFrame, synthetic: pd.DataFrame) -> list[pd.DataFrame]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import dagster as dg
 import pandas as pd
 import pytest
-from routes import World, accept, gated, nothing_published, reason, refused, released
+from routes import REGIONS, World, accept, gated, nothing_published, reason, refused, released
 from standins import failures, independent, slow
 
 from privacy_assets import read_published
@@ -124,6 +124,29 @@ def test_route_44_the_clock_is_set_back(world: World, monkeypatch: pytest.Monkey
     monkeypatch.setattr(Gate, "_check_latest", lambda *_: None)
     assert world.run(older, "clock/published").success
     assert not read(world, "clock").equals(current)
+
+
+@pytest.mark.slow
+def test_route_55_withdrawn_rows_in_another_partition(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both partitions have the same people, so their tables are equal."""
+    for region in ("north", "south"):
+        shutil.copy(world.root / "people.parquet", world.root / f"people_{region}.parquet")
+    by_path = {"source": world.root / "people_{partition}.parquet", "partitions_def": REGIONS}
+    defs = gated(world, "parts", independent, **by_path)
+    for region in ("north", "south"):
+        assert world.run(defs, partition=region).success
+    (north,), (south,) = (released(world, "parts", region) for region in ("north", "south"))
+    assert north.table.read_bytes() == south.table.read_bytes()
+    place = ["--partition", "north", "--releases", str(world.root / "releases")]
+    assert main(["releases", "parts", "--withdraw", north.id, "--reason", "a person asked for it", *place]) == 0
+    told = capsys.readouterr()
+    assert "parts, south" in told.out + told.err
+    refused(world.run(defs, partition="south"), "parts", "withdrawn, which holds for all partitions")
+    with monkeypatch.context() as patch:
+        patch.setattr(LogState, "is_withdrawn", lambda *_: False)
+        assert world.run(defs, partition="south").success
 
 
 @pytest.mark.slow

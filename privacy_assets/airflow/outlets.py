@@ -1,0 +1,51 @@
+"""Assets of releases, for scheduling DAGs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from airflow.sdk import Asset, AssetAlias
+
+_URI = "x-privacy-assets://releases/"
+NAMED_LATER = AssetAlias("privacy_assets_releases", group="privacy_assets")  # for tables whose names a task returns
+
+
+def release_asset(table: str) -> Asset:
+    """Return the asset of the releases of ``table``, for scheduling DAGs.
+
+    Its events name the release, but any Airflow user may create events. Read rows with
+    :func:`privacy_assets.read_published`, which verifies them.
+
+    Args:
+        table: Name of the table.
+    """
+    return Asset(name=f"{table}_release", uri=f"{_URI}{table}", group="privacy_assets")
+
+
+def own_outlets(outlets: Iterable[Any], table: str, *, publishes: bool) -> list[Any]:
+    """Return the outlets of the task of one table.
+
+    Args:
+        outlets: Outlets that the operator was given. A mapped operator has the releases of all of its tables.
+        table: Name of the table.
+        publishes: Whether the task publishes it.
+
+    Returns:
+        The outlets without releases of other tables, and with that of the table if the task publishes it.
+    """
+    asset = release_asset(table)
+    others = list[Any]()
+    releases = list[Any]()
+    for outlet in outlets:
+        kept = releases if _is_release(outlet) else others
+        kept.append(outlet)
+    if not publishes:
+        return others
+    if NAMED_LATER in releases and asset not in releases:
+        return [*others, NAMED_LATER]
+    return [*others, asset]
+
+
+def _is_release(outlet: Any) -> bool:
+    return outlet == NAMED_LATER or (isinstance(outlet, Asset) and outlet.uri.startswith(_URI))
