@@ -58,7 +58,7 @@ def test_the_steps_make_signed_values_up_to_the_release(run: TableRun) -> None:
     assert set(run.check(run.real(values))) == set(run.table.roles)
 
     people = values["evaluation_inputs"].people
-    named = pd.concat([values[role].frame().assign(name=people[role]) for role in run.table.roles])
+    named = pd.concat([values[role].frame().assign(name=people[role][:, 0]) for role in run.table.roles])
     assert named.groupby("person")["name"].nunique().max() == 1 == named.groupby("name")["person"].nunique().max()
     assert named["name"].nunique() == 150, "one pseudonym for each person in all tables"
 
