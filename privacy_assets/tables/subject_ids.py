@@ -156,25 +156,26 @@ def check_ids(subjects: Mapping[str, Column], names: Mapping[str, str]) -> None:
     found = find_spellings(subjects.values())
     if found is None:
         return
-    role, row = _first_place(subjects, found.first)
-    other_role, other_row = _first_place(subjects, found.other)
-    column = subjects[role].name
-    problem = f"{found.problem}, such as that of this row and of row {row} in {names[role]}"
+    places = [_first_place(subjects, found.first), _first_place(subjects, found.other)]
+    (table, row), (other_table, other_row) = sorted(places)
+    roles = list(subjects)
+    column = subjects[roles[table]].name
+    problem = f"{found.problem}, such as the ids of this row and of row {row} in {names[roles[table]]}"
     declared = yaml_text({"subject": {"column": column, "exact": True}})
     options = f"--subject {option_text([column])} --exact-ids"
     fix = (
         "write the id of a person in one way in all rows and tables; or, if these are different people, state it"
         f" (data: {declared}; on the command line {options})"
     )
-    raise InputError(problem, where=names[other_role], column=column, row=other_row, fix=fix)
+    raise InputError(problem, where=names[roles[other_table]], column=column, row=other_row, fix=fix)
 
 
-def _first_place(subjects: Mapping[str, Column], text: str) -> tuple[str, int]:
-    """Return the role and the row in which an id occurs first."""
-    for role, column in subjects.items():
+def _first_place(subjects: Mapping[str, Column], text: str) -> tuple[int, int]:
+    """Return the position of the table, and of the row, in which an id occurs first."""
+    for position, column in enumerate(subjects.values()):
         rows = np.flatnonzero(column.index_in([text]) == 0)
         if len(rows):
-            return role, int(rows[0])
+            return position, int(rows[0])
     raise KeyError
 
 
