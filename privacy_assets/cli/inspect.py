@@ -328,8 +328,8 @@ def _subject_lines(people: PersonColumns, spellings: Spellings | None) -> Iterat
         name = people.candidates[0]
         exact = yaml_text({"column": name, "exact": True})
         yield f"  # {clean(name, 40)}: {spellings.problem}."
-        yield "  # Remove the question mark and the quotes if all of these ids are different people. Otherwise write each"
-        yield f"  # id in one way, and set subject: {yaml_text(name)}"
+        yield "  # If all of these ids are different people, remove the question mark and the quotes. Otherwise write"
+        yield f"  # each id in one way, and set subject: {yaml_text(name)}"
         yield f"  subject: {yaml_text(f'{exact}?')}"
     elif people.candidates:
         yield f"  subject: {yaml_text(people.candidates[0])}"
