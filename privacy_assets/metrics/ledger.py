@@ -71,22 +71,24 @@ class Ledger:
         Returns:
             float32 of shape (m,).
         """
-        return self._of_people(self.ratio, people)
+        return np.append(self.ratio, np.float32(0))[self._entries(people)]
 
-    def _of_people(self, values: np.ndarray, people: np.ndarray) -> np.ndarray:
-        """Return the value in the entry of each of ``people`` (m, 2) with the largest ratio; 0 without an entry."""
-        by_exact = self._entries(self.people, people[:, 0])
-        by_plain = self._entries(self.plain, people[:, 1])
+    def _entries(self, people: np.ndarray) -> np.ndarray:
+        """Return the position of the entry of each of ``people`` (m, 2), -1 without an entry; shape (m,).
+
+        If the exact id and the plain form have different entries, it is the one with the larger ratio.
+        """
+        by_exact = self._entries_by(self.people, people[:, 0])
+        by_plain = self._entries_by(self.plain, people[:, 1])
         ratio = np.append(self.ratio, np.float32(-1))  # -1, no entry, selects the last
-        entries = np.where(ratio[by_plain] > ratio[by_exact], by_plain, by_exact)
-        return np.append(values, values.dtype.type(0))[entries]
+        return np.where(ratio[by_plain] > ratio[by_exact], by_plain, by_exact)
 
-    def _entries(self, keys: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-        """Return the position of the entry with each wanted key and the largest ratio, -1 for none; shape (m,)."""
+    def _entries_by(self, keys: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+        """Return the position of the entry with each wanted key and the largest ratio, -1 without one; shape (m,)."""
         order = np.lexsort([self.ratio, keys])
-        at = np.searchsorted(keys[order], wanted, side="right") - 1
-        entries = np.append(order, -1)[at]
-        return np.where(np.append(keys, 0)[entries] == wanted, entries, -1)
+        last = np.searchsorted(keys[order], wanted, side="right") - 1
+        entries = np.append(order, -1)[last]
+        return np.where(np.append(keys, np.uint64(0))[entries] == wanted, entries, -1)
 
     def most_by_release(self, above: float) -> list[tuple[int, float]]:
         """Return the published tables to which most people with a ratio above ``above`` owe it.
@@ -116,9 +118,10 @@ class Ledger:
         people = np.concatenate([latest.people, self.people[kept]])
         plain = np.concatenate([latest.plain, self.plain[kept]])
         present = np.column_stack([latest.people, latest.plain])
-        before = self.ratios(present)
+        entries = self._entries(present)
+        before = np.append(self.ratio, np.float32(0))[entries]
+        earlier = np.append(self.release, np.uint64(0))[entries]
         ratio = np.concatenate([np.maximum(latest.ratio, before), self.ratio[kept]])
-        earlier = self._of_people(self.release, present)
         release = np.concatenate([np.where(latest.ratio > before, latest.release, earlier), self.release[kept]])
         seen = np.concatenate([latest.seen, self.seen[kept]])
         order = np.argsort(people)

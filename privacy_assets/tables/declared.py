@@ -31,7 +31,7 @@ class Declared:
         relations: Relations between columns by name: True declares one, False switches one off; see :mod:`.relations`.
         read: Separator and encoding of CSV files.
         timezone: Zone of times without a time zone, such as "Europe/Berlin". "": there is none.
-        exact_ids: True if two spellings of an id are two people, see :mod:`.plain_ids`.
+        exact_ids: True if two spellings of an id are two people, see :mod:`.subject_ids`.
     """
 
     drop: tuple[str, ...] = ()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from privacy_assets.errors import ConfigError, InputError, safe_repr
 from privacy_assets.tables.column import ranked, row_ids
 from privacy_assets.tables.fingerprints import value_bytes
-from privacy_assets.tables.subject_ids import plain_id
+from privacy_assets.tables.subject_ids import plain_ids
 from privacy_assets.tables.table import Table
 
 DEFAULT_SHARES: Mapping[str, float] = {"train": 0.5, "holdout": 0.3, "reference": 0.2}
@@ -98,11 +99,11 @@ def _subjects(table: Table) -> tuple[np.ndarray, list[object]]:
     return codes, ["".join(row) for row in zip(*cells, strict=True)]
 
 
-def _plain_subjects(table: Table, subjects: Sequence[object]) -> list[object]:
-    """Return the plain forms of subjects. Without a subject column, the content of a row has none."""
-    if table.subject_ids is None:
+def _plain_subjects(table: Table, subjects: Sequence[Any]) -> list[Any]:
+    """Return the plain forms of subjects. Without a subject column, the content of a row is its own plain form."""
+    if table.subject_ids is None or table.subject_ids.kind != "categorical":
         return list(subjects)
-    return [plain_id(subject) if isinstance(subject, str) else subject for subject in subjects]
+    return list(plain_ids(subjects))
 
 
 def _cell(value: object) -> str:
@@ -111,7 +112,7 @@ def _cell(value: object) -> str:
 
 
 def pseudonyms(table: Table, key: bytes, exact_ids: bool = False) -> np.ndarray:
-    """Return keyed pseudonyms of the person of each row: of the exact id, and of its plain form.
+    """Return keyed pseudonyms of the exact id, and of the plain form of the id, of each row's person.
 
     A pseudonym is the start of the HMAC-SHA256 of the subject's id, or without a subject column of the row's content,
     as in :func:`split_rows`.
@@ -127,7 +128,9 @@ def pseudonyms(table: Table, key: bytes, exact_ids: bool = False) -> np.ndarray:
     """
     codes, subjects = _subjects(table)
     exact = _pseudonyms_of(subjects, key)
-    plain = exact if exact_ids else _pseudonyms_of(_plain_subjects(table, subjects), key)
+    plain = exact
+    if not exact_ids:
+        plain = _pseudonyms_of(_plain_subjects(table, subjects), key)
     return np.column_stack([exact, plain])[codes]
 
 

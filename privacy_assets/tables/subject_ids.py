@@ -30,7 +30,7 @@ _LEADING_ZEROS = re.compile(r"0+(?=[^\W_])")
 
 
 class Subject(NamedTuple):
-    """Declaration of who counts as one person.
+    """Declaration of the column that identifies people.
 
     Attributes:
         column: Column that identifies people. None: there is none.
@@ -149,7 +149,7 @@ def find_spellings(subjects: Iterable[Column]) -> Spellings | None:
 
 
 def check_ids(subjects: Mapping[str, Column], names: Mapping[str, str]) -> None:
-    """Raise InputError if two ids of one table or of two have one plain form, see :func:`.plain_ids.plain_id`.
+    """Raise InputError if two ids of one table or of two have one plain form, see :func:`plain_id`.
 
     They probably identify one person, who would then count as two people. ``names`` are the names of the tables.
     """
@@ -237,7 +237,7 @@ def _folded(text: str) -> str:
 
 @cache
 def _plain_character(character: str) -> str:
-    """Return the blank, hyphen or digit for which a character stands, "" if it is invisible, or the character."""
+    """Return the blank, hyphen or digit that a character means, "" for an invisible one, or else the character."""
     if character.isspace():
         return " "
     if is_invisible(character):
@@ -249,7 +249,7 @@ def _plain_character(character: str) -> str:
 
 
 def _digits_of(text: str) -> str | None:
-    """Return the digits of a whole number, with "-" if it is negative. None: the text is no whole number."""
+    """Return the digits of a whole number, with "-" if it is negative, or None for another text."""
     number = _NUMBER.fullmatch(text)
     if number is None:
         return None
