@@ -127,10 +127,11 @@ def pseudonyms(table: Table, key: bytes, exact_ids: bool = False) -> np.ndarray:
         changes, the second column does not.
     """
     codes, subjects = _subjects(table)
+    plain_subjects = _plain_subjects(table, subjects)
     exact = _pseudonyms_of(subjects, key)
     plain = exact
-    if not exact_ids:
-        plain = _pseudonyms_of(_plain_subjects(table, subjects), key)
+    if not exact_ids and plain_subjects != subjects:
+        plain = _pseudonyms_of(plain_subjects, key)
     return np.column_stack([exact, plain])[codes]
 
 

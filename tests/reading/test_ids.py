@@ -166,6 +166,7 @@ def test_a_million_ids_are_compared_in_seconds() -> None:
     assert time.process_time() - start < 15
 
 
+@pytest.mark.slow
 def test_exact_ids_are_different_people() -> None:
     tables = with_ids(TRAIN, "Ab", "aB"), with_ids(HOLDOUT, "ab", "AB")
     with pytest.raises(InputError, match="row 6: 4 ids are only 1 if"):
