@@ -112,7 +112,7 @@ def _cell(value: object) -> str:
 
 
 def pseudonyms(table: Table, key: bytes, exact_ids: bool = False) -> np.ndarray:
-    """Return keyed pseudonyms of the exact id, and of the plain form of the id, of each row's person.
+    """Return two keyed pseudonyms of each row's person: from the exact id, and from its plain form.
 
     A pseudonym is the start of the HMAC-SHA256 of the subject's id, or without a subject column of the row's content,
     as in :func:`split_rows`.
