@@ -141,7 +141,7 @@ def inputs_of_ledger(
         synthetic = Table.of(rows, table.schema, where="synthetic", synthetic=True)
     else:
         synthetic = table.take(np.r_[np.resize(night.fresh, n), night.leaked])
-    people = {role: at.astype(np.uint64) for role, at in roles.items()}
+    people = {role: np.column_stack([at, at]).astype(np.uint64) for role, at in roles.items()}
     return EvaluationInputs(table.schema, {**real, "synthetic": synthetic}, roles, people=people, ledger=ledger)
 
 

@@ -395,6 +395,36 @@ MUTATIONS = [
         ("tables/test_published_categories.py",),
     ),
     Mutation(
+        "two spellings of an id are two people",
+        "tables/subject_ids.py", "    if not exact_ids:\n        check_ids(ids, names)\n", "",
+        ("reading/test_ids.py",),
+    ),
+    Mutation(
+        "an id in another spelling is on another side",
+        "tables/splitting.py", "    if not exact_ids:\n        subjects = _plain_subjects(table, subjects)\n", "",
+        ("reading/test_ids.py",),
+    ),
+    Mutation(
+        "the ledger looks up the exact id only",
+        "metrics/ledger.py", "np.where(ratio[by_plain] > ratio[by_exact], by_plain, by_exact)", "by_exact",
+        ("metrics/test_ledger.py",),
+    ),
+    Mutation(
+        "the ledger keeps a second entry of a person in another spelling",
+        "metrics/ledger.py", " & ~np.isin(self.plain, latest.plain)", "",
+        ("metrics/test_ledger.py",),
+    ),
+    Mutation(
+        "the lock leaves out exact ids",
+        "gate/lock.py", '"subject", "exact_ids", "kinds"', '"subject", "kinds"',
+        ("reading/test_ids.py::test_exact_ids_are_an_accepted_setting",),
+    ),
+    Mutation(
+        "a random code is the number zero",
+        "tables/subject_ids.py", "        return None  # \"0e123456\" is a random code", "        pass",
+        ("reading/test_ids.py",),
+    ),
+    Mutation(
         "a public list needs no source",
         "tables/threshold_rule.py", "public = set(declared) if column.source else set()", "public = set(declared)",
         ("tables/test_threshold_rule.py",),

@@ -159,7 +159,7 @@ def settings() -> frozenset[str]:
     kinds = [TableSpec, *GROUPS, *METRICS.values(), *GENERATORS.values(), *FILTERS.values()]
     found = set().union(*map(fields, kinds)) | {"name", "settings", *METRICS, *GENERATORS, *FILTERS}
     found |= set(inspect.signature(privacy_assets.Limit).parameters) | {"limits", "extends"}
-    return frozenset(found | set(PrivacyGate.model_fields) | {"type", "attributes"})
+    return frozenset(found | set(PrivacyGate.model_fields) | {"type", "attributes", "column", "exact"})
 
 
 # --- missing names ----------------------------------------------------------------------------------------------------

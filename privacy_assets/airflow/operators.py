@@ -160,7 +160,7 @@ class _GateOperator(BaseOperator):
         *,
         table: Table,
         source: str | Path | None = None,
-        subject: str | Mapping[str, bool] | None = None,
+        subject: str | Mapping[str, Any] | None = None,
         generator: str | Mapping[str, Any] | Callable[..., Any] | None = None,
         policy: Policy | Mapping[str, Any] | str | Path | None = None,
         data: Mapping[str, Any] | None = None,

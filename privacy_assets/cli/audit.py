@@ -70,6 +70,7 @@ def add_audit(commands: Commands) -> None:
     command.option("--ids", "attack these rows of the file (the first is 0)", metavar="A,B")
     person = "subject column; all other rows of an attacked subject are excluded from its tables"
     command.option("--subject", person)
+    command.common("--exact-ids")
     command.common(*READING, "--drop")
     command.option("--seed", "the same seed gives the same audit (default 0)")
     command.common("--ray")

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 _RULES = "threshold_rule.bin"  # in the folder of a saved model
 # Options that do not apply to a saved model.
-_TRAINING = ("generator", "set", "subject", *COLUMNS, "device", "checkpoint", "model")
+_TRAINING = ("generator", "set", "subject", "exact_ids", *COLUMNS, "device", "checkpoint", "model")
 _WIDTH = 96  # characters in a line of the list
 
 
@@ -81,7 +81,7 @@ def _add_training(command: Command) -> None:
     command.option("--generator", own)
     command.common("--set")
     command.option("--subject", "column that identifies subjects; left out of training and of the synthetic table")
-    command.common(*READING, "--drop", "--new-values", "--allowed-values")
+    command.common("--exact-ids", *READING, "--drop", "--new-values", "--allowed-values")
     device = "for generators that train on torch: auto, cpu, cuda, cuda:N or mps (default auto)"
     command.option("--device", device, default=None, metavar="NAME")
     kept = "folder for checkpoints, from which interrupted training resumes; as private as the table"
@@ -190,6 +190,7 @@ def _write(fitted: FittedGenerator, rules: Mapping[str, ColumnRule], rows: int, 
 def _warn(fitted: FittedGenerator, options: argparse.Namespace) -> None:
     judge = ["privacy-assets", "evaluate", "--train", options.data or "TRAIN", "--holdout", "HOLDOUT"]
     judge += ["--synthetic", options.out, *(["--subject", options.subject] if options.subject else [])]
+    judge += ["--exact-ids"] if options.exact_ids else []
     for option in COLUMNS:
         given = getattr(options, option)
         listed = given if isinstance(given, list) else [given] if given else []

@@ -6,7 +6,7 @@ remove the question mark.
 
 exit status:
   0  every column can be read and published
-  1  some columns are ambiguous or empty, or hold values of individual people
+  1  some columns are ambiguous or empty, or hold values of individual people, or some ids have two spellings
   2  a file cannot be read
 
 example:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from privacy_assets.tables.files import CsvFormat
     from privacy_assets.tables.schema import ColumnSchema
+    from privacy_assets.tables.subject_ids import Spellings
     from privacy_assets.tables.text import TextForm
 
 _UNNAMED = "it has no name: name the column or drop it"
@@ -130,12 +131,25 @@ def _inspect(options: argparse.Namespace) -> int:
     frames = [read_table(path, form) for path, form in zip(options.files, forms, strict=True)]
     people = PersonColumns(unique_codes(frames[0]), may_tell_people_apart(frames[0], ()))
     columns = _inspected(frames, options.files, people)
+    spellings = _spellings(frames, options.files, people)
     if options.yaml:
-        say(*_yaml(options.files[0], forms[0], columns, people))
+        say(*_yaml(options.files[0], forms[0], columns, people, spellings))
     else:
         related = _relations(frames, columns, people)
-        say(*_files(options.files, forms), "", *_table(columns), *_people(people), *related)
-    return YES if all(column.is_ready for column in columns) else NO
+        say(*_files(options.files, forms), "", *_table(columns), *_people(people, spellings), *related)
+    is_ready = spellings is None and all(column.is_ready for column in columns)
+    return YES if is_ready else NO
+
+
+def _spellings(frames: Sequence[pd.DataFrame], files: Sequence[str], people: PersonColumns) -> Spellings | None:
+    """Return the ids of people that have two spellings. None: there are none, or the column of the ids is unknown."""
+    from privacy_assets.tables.subject_ids import as_ids, find_spellings
+
+    if not people.candidates or people.is_doubtful:
+        return None
+    name = people.candidates[0]
+    parts = zip(frames, files, strict=True)
+    return find_spellings([as_ids(frame[name], where) for frame, where in parts])
 
 
 def _inspected(frames: Sequence[pd.DataFrame], files: Sequence[str], people: PersonColumns) -> list[Inspected]:
@@ -207,7 +221,7 @@ def _table(columns: Sequence[Inspected]) -> list[str]:
     return aligned(rows, terminal_columns())
 
 
-def _people(people: PersonColumns) -> Iterator[str]:
+def _people(people: PersonColumns, spellings: Spellings | None) -> Iterator[str]:
     names = ", ".join(clean(name, 40) for name in people.shared)
     if people.shared:
         yield ""
@@ -215,6 +229,9 @@ def _people(people: PersonColumns) -> Iterator[str]:
     if people.is_doubtful:
         unique = ", ".join(clean(name, 40) for name in people.unique)
         yield f"or by {unique}, with one row each"
+    if spellings is not None:
+        yield ""
+        yield f"{clean(people.candidates[0], 40)}: {spellings.problem}; --yaml shows what to declare"
 
 
 def _relations(frames: Sequence[pd.DataFrame], columns: Sequence[Inspected], people: PersonColumns) -> Iterator[str]:
@@ -267,14 +284,20 @@ def _kind(column: ColumnSchema, read: TextForm) -> str:
     return f"{column.kind}{form}{', with time zone' if column.zoned else ''}"
 
 
-def _yaml(source: str, form: CsvFormat, columns: Sequence[Inspected], people: PersonColumns) -> Iterator[str]:
+def _yaml(
+    source: str,
+    form: CsvFormat,
+    columns: Sequence[Inspected],
+    people: PersonColumns,
+    spellings: Spellings | None,
+) -> Iterator[str]:
     """Return the lines of the file of a table. A line that ends in "?" is to be decided by the user."""
     from privacy_assets.tables.schema import yaml_text
 
     yield f"name: {_table_name(source)}"
     yield "data:"
     yield f"  source: {yaml_text(source)}"
-    yield from _subject_lines(people)
+    yield from _subject_lines(people, spellings)
     yield from _kind_lines([column for column in columns if column.text_form.doubt])
     markers = {column.name: list(column.text_form.strays) for column in columns if column.text_form.strays}
     if markers:
@@ -293,7 +316,7 @@ def _yaml(source: str, form: CsvFormat, columns: Sequence[Inspected], people: Pe
         yield f"  read: {yaml_text({'sep': form.sep, 'encoding': encoding})}"
 
 
-def _subject_lines(people: PersonColumns) -> Iterator[str]:
+def _subject_lines(people: PersonColumns, spellings: Spellings | None) -> Iterator[str]:
     from privacy_assets.tables.schema import yaml_text
 
     if people.is_doubtful:
@@ -301,6 +324,13 @@ def _subject_lines(people: PersonColumns) -> Iterator[str]:
         yield f"  # {clean(unique, 40)} has one row each, and several rows share a value of the others. Keep the column"
         yield "  # that identifies people, and add the others to drop:"
         yield f"  subject: {yaml_text(' or '.join([unique, *people.shared]) + '?')}"
+    elif spellings is not None:
+        name = people.candidates[0]
+        exact = yaml_text({"column": name, "exact": True})
+        yield f"  # {clean(name, 40)}: {spellings.problem}."
+        yield "  # If all of these ids are different people, remove the question mark and the quotes. Otherwise write"
+        yield f"  # each id in one way, and set subject: {yaml_text(name)}"
+        yield f"  subject: {yaml_text(f'{exact}?')}"
     elif people.candidates:
         yield f"  subject: {yaml_text(people.candidates[0])}"
     else:

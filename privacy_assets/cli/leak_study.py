@@ -56,7 +56,7 @@ def add_leak_study(commands: Commands) -> None:
     out = "folder of the results, as private as counts of the table; created if missing"
     command.option("--out", out, required=True, metavar="FOLDER", type=Path)
     command.option("--subject", "column that identifies people; all rows of a person are on one side of the split")
-    command.common(*READING, "--drop")
+    command.common("--exact-ids", *READING, "--drop")
     command.option("--fractions", "leaked fractions (default: 0 to 1 in steps of 0.1)", metavar="A,B", type=_numbers)
     noise = "noise levels; all combinations of normal, Poisson and category noise are run (default 0,0.05)"
     command.option("--noise", noise, metavar="A,B", type=_numbers)

@@ -32,6 +32,7 @@ from privacy_assets.cli.options import (
     report_text,
     say,
     settings,
+    subject_of,
     workers,
     write_json,
 )
@@ -188,6 +189,7 @@ def _add_evaluate(commands: Commands) -> None:
     earlier = "an earlier release about the same people; once for each"
     command.option("--earlier-release", earlier, dest="earlier_releases", metavar="FILE", action="append", default=[])
     command.option("--subject", "column that identifies people (real tables); default: each row is one person")
+    command.common("--exact-ids")
     command.option("--each-row", "state that each row is a different person", action="store_true")
     command.common(*READING, "--drop", "--new-values", "--allowed-values")
     most = "maximum number of rows of the synthetic table; default: ten times the training rows, at least 1,000,000"
@@ -297,10 +299,10 @@ def _evaluate(options: argparse.Namespace) -> int:
     return STATUSES[report.verdict]
 
 
-def _subject(options: argparse.Namespace) -> str | dict[str, bool] | None:
+def _subject(options: argparse.Namespace) -> str | dict[str, Any] | None:
     if options.each_row and options.subject:
         raise ConfigError("--each-row and --subject exclude each other. Fix: pass one of them.")
-    return {"each_row": True} if options.each_row else options.subject
+    return {"each_row": True} if options.each_row else subject_of(options)
 
 
 def _generator(options: argparse.Namespace) -> dict[str, Any] | None:

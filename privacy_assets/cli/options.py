@@ -54,6 +54,7 @@ def repeatable(metavar: str, text: str) -> dict[str, Any]:
 _COMMON: dict[str, dict[str, Any]] = {
     "--data": {"metavar": "FILE", "help": "the private table: a Parquet or CSV file, a folder or a glob"},
     "--subject": {"metavar": "COLUMN", "type": as_named},
+    "--exact-ids": {"action": "store_true", "help": "state that two spellings of an id in --subject are two people"},
     "--generator": {"metavar": "NAME"},
     "--set": repeatable("KEY=VALUE", "a setting of the generator, as YAML"),
     "--kind": repeatable(
@@ -316,7 +317,12 @@ def declared_columns(options: argparse.Namespace) -> Declared:
     return Declared.of(parts("drop", options.drop), reasons, values, missing=missing,
                        timezone=getattr(options, "timezone", None),
                        read={name: getattr(options, name, None) for name in ("sep", "encoding")},
-                       subject=options.subject)  # fmt: skip
+                       subject=options.subject, exact_ids=options.exact_ids)  # fmt: skip
+
+
+def subject_of(options: argparse.Namespace) -> str | dict[str, Any] | None:
+    """Return the subject given by --subject and --exact-ids, as in ``evaluate``."""
+    return {"column": options.subject, "exact": True} if options.exact_ids else options.subject
 
 
 def _pairs(option: str, given: Sequence[str], form: str) -> dict[str, str]:

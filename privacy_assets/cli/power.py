@@ -31,6 +31,7 @@ from privacy_assets.cli.options import (
     declared_columns,
     kinds,
     say,
+    subject_of,
     workers,
     write_json,
 )
@@ -54,6 +55,7 @@ def add_power(commands: Commands) -> None:
     )
     command.option("--rows", table, dest="data", metavar="FILE")
     command.option("--subject", "column that identifies people; default: each row is one person")
+    command.common("--exact-ids")
     command.common(*READING, "--drop")
     command.option(
         "--policy", "policy file, or name of a built-in policy (default: the default limits)", metavar="YAML"
@@ -75,7 +77,7 @@ def _power(options: argparse.Namespace) -> int:
             options.n_holdout,
             options.n_reference,
             rows=options.data,
-            subject=options.subject,
+            subject=subject_of(options),
             kinds=kinds(options.kind),
             **{name: value for name, value in declared_columns(options).arguments.items() if name in _DECLARED},
             policy=options.policy,

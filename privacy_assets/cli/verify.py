@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from privacy_assets.gate.verification import Verification
     from privacy_assets.policy import LimitOutcome
 
-_DECLARED = ("seed", "subject", "dropped", "kinds", "missing", "timezone", "new_values", "allowed_values",
+_DECLARED = ("seed", "subject", "exact_ids", "dropped", "kinds", "missing", "timezone", "new_values", "allowed_values",
              "rare_values", "relations", "public_bounds", "table_settings")  # fmt: skip
 _LONGEST = 87_600.0  # hours
 _MOST_VALUES = 1_000  # values of a list that are shown in whole
@@ -220,6 +220,8 @@ def _warnings(found: Verification) -> list[str]:
     """Return one sentence for each declaration that allows more values to be published or weakens the verdict."""
     if found.stated is None:
         return []
+    from privacy_assets.tables.subject_ids import IGNORED
+
     told, warnings = found.declared, list[str]()
     name = clean(title_of(found.stated.policy), 90)
     if not _is_named(found.stated):
@@ -231,6 +233,8 @@ def _warnings(found: Verification) -> list[str]:
         warnings.append(f"the table sets {setting}. Its policy leaves this setting to tables.")
     if told["subject"] is None:
         warnings.append("there is no subject column. Each row counts as one person.")
+    if told["exact_ids"]:
+        warnings.append(f"ids are exact text. Ids that differ only in {IGNORED} are different people.")
     if told["kinds"]:
         columns = ", ".join(clean(column, 40) for column in told["kinds"])
         warnings.append(f"the kind of {columns} was declared. It overrides the kind of the values.")

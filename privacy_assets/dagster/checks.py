@@ -152,7 +152,7 @@ def build_privacy_checks(
     reference: Asset | None = None,
     metrics: MetricsLike | None = None,
     policy: PolicyLike | None = None,
-    subject: str | None = None,
+    subject: str | Mapping[str, Any] | None = None,
     kinds: Mapping[str, Any] | None = None,
     missing: Mapping[str, Sequence[Any]] | None = None,
     timezone: str | None = None,
@@ -181,7 +181,7 @@ def build_privacy_checks(
             metrics of ``policy``, or the default ones.
         policy: A Policy, a mapping, a YAML file, or the name of a built-in one (``small``). None: the default limits of
             the metrics.
-        subject: Column that identifies people. None: each row is a person.
+        subject: Column that identifies people, as in :func:`~privacy_assets.evaluate`. None: each row is a person.
         kinds: Kinds of columns that override the inferred ones, as in :func:`~privacy_assets.evaluate`.
         missing: Values that mean a missing value, by column, in addition to empty cells.
         timezone: Zone of times without a time zone. None: they have none.
@@ -215,7 +215,8 @@ def build_privacy_checks(
     stated = {"kinds": kinds, "missing": missing, "new_values": new_values, "allowed_values": allowed_values}
     data: dict[str, Any] = {name: one or {} for name, one in stated.items()}
     data.update(subject=subject, timezone=timezone, drop=tuple(drop or ()), max_synthetic_rows=max_synthetic_rows)
-    declared = resolve_columns(Data(**data), "privacy checks")
+    stated_data = Data(**data)
+    declared = resolve_columns(stated_data, "privacy checks")
     arguments = {
         "name": "__".join([*keys["synthetic"].path, "privacy_checks"]),
         "specs": [_spec(limit, keys, blocking, partitions_def) for limit in in_force.limits],
@@ -227,7 +228,8 @@ def build_privacy_checks(
     def measured(context: dg.AssetCheckExecutionContext, tables: dict[str, Any]) -> Iterator[dg.AssetCheckResult]:
         with device_of(context, on_device) as device, isolated():
             inputs = read_inputs(
-                **tables, subject=subject, kinds=kinds, declared=declared, max_synthetic_rows=max_synthetic_rows,
+                **tables, subject=stated_data.subject, kinds=kinds, declared=declared,
+                each_row=stated_data.each_row, max_synthetic_rows=max_synthetic_rows,
                 seed=seed, device=device, progress=Lines(context.log.info),
             )  # fmt: skip
             check_categories(inputs)

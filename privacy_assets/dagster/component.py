@@ -181,7 +181,7 @@ class PrivacyGate(dg.Component, dg.Model, dg.Resolvable):
         source: Private table: "demo", or a path of Parquet or CSV files. A relative path is relative to the
             component's folder.
         subject: Column that identifies people, or ``{each_row: true}`` if each row is a different person. A run needs
-            one of the two.
+            one of the two. In ``{column: id, exact: true}``, two spellings of an id are two people.
         data: Settings of :class:`.Data`: columns, or the files of an external synthetic table.
         split: Settings of :class:`.Split`: shares of train, holdout and reference.
         generator: Name of a generator, or a mapping of ``name``, ``settings``, ``rows`` and ``filter``.

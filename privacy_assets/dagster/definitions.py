@@ -22,7 +22,7 @@ def build_privacy_assets(
     table: TableSpec | str,
     *,
     source: str | Path | None = None,
-    subject: str | Mapping[str, bool] | None = None,
+    subject: str | Mapping[str, Any] | None = None,
     generator: str | Mapping[str, Any] | Callable[..., Any] | None = None,
     policy: Policy | Mapping[str, Any] | str | Path | None = None,
     data: Mapping[str, Any] | None = None,
@@ -54,7 +54,7 @@ def build_privacy_assets(
         source: "demo", or a path of Parquet or CSV files. With partitions, the path contains ``{partition}`` or the
             setting ``partition_column`` selects the rows.
         subject: Column that identifies people, or ``{"each_row": True}`` if each row is a different person. A run needs
-            one of the two.
+            one of the two. In ``{"column": "id", "exact": True}``, two spellings of an id are two people.
         generator: Name of a generator, a mapping of ``name`` and ``settings``, or a function. None: the default one.
         policy: A Policy, a mapping, a YAML file, or the name of a built-in one (``small``). None: the default limits.
         data: Further sources and declarations of columns, such as ``{"drop": ["claim_id"]}``.

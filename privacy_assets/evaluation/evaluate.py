@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -36,18 +36,14 @@ from privacy_assets.report.report import Report, judged
 from privacy_assets.stats.estimates import MetricResult
 from privacy_assets.tables.canonical import check_synthetic_rows, real_tables, synthetic_table
 from privacy_assets.tables.column import Column
-from privacy_assets.tables.contract import (
-    EACH_ROW,
-    REAL_ROLES,
-    check_reading,
-    joint_codes,
-)
+from privacy_assets.tables.contract import REAL_ROLES, check_reading
 from privacy_assets.tables.conversion import column_of
 from privacy_assets.tables.declared import NOTHING, Declared
 from privacy_assets.tables.fingerprints import file_fingerprint
 from privacy_assets.tables.given import PATHS, load
 from privacy_assets.tables.roles import check_identifiers, check_known_categories, may_tell_people_apart
 from privacy_assets.tables.schema import Frame, TableSchema, check_frame
+from privacy_assets.tables.subject_ids import IGNORED, joint_codes, read_subject
 from privacy_assets.tables.table import Table, joint
 
 if TYPE_CHECKING:
@@ -71,7 +67,7 @@ def evaluate(
     *,
     reference: TableLike | None = None,
     earlier_releases: Sequence[TableLike] = (),
-    subject: str | Mapping[str, bool] | None = None,
+    subject: str | Mapping[str, Any] | None = None,
     kinds: Mapping[str, Any] | None = None,
     missing: Mapping[str, Sequence[Any]] | None = None,
     timezone: str | None = None,
@@ -101,8 +97,9 @@ def evaluate(
         synthetic: Rows under evaluation.
         reference: Further rows that it was not fitted to. None: none.
         earlier_releases: Tables of the same people that were released before.
-        subject: Column that identifies people. ``{"each_row": True}`` states that each row is a different person. None:
-            each row counts as one, and the report says so.
+        subject: Column that identifies people. ``{"each_row": True}`` states that each row is a different person, and
+            ``{"column": "id", "exact": True}`` that two spellings of an id are two people. None: each row counts as
+            one, and the report says so.
         kinds: Kinds of columns that override the inferred ones: numeric, integer, categorical, boolean or datetime. A
             format can be given as ``{"datetime": "%d.%m.%Y"}`` or ``{"numeric": {"decimal": ","}}``.
         missing: Values that mean a missing value, by column, in addition to empty cells.
@@ -143,9 +140,8 @@ def evaluate(
     if not isinstance(embedder, bool | Mapping) or not (progress is None or callable(progress)):
         raise ConfigError("embedder must be true or false, and progress a function that takes a string.")
     seed = seed_of(seed)
-    each_row = subject == EACH_ROW
-    check_reading(None if each_row else subject, kinds)
-    subject = None if each_row else cast("str | None", subject)
+    check_reading(kinds)
+    declared_subject = read_subject(subject)
     declared = Declared.of(
         drop,
         new_values,
@@ -154,7 +150,8 @@ def evaluate(
         timezone=timezone,
         relations=relations,
         read=read,
-        subject=subject,
+        subject=declared_subject.column,
+        exact_ids=declared_subject.exact_ids,
     )
     made_by = None if generator is None else as_generator(generator)
     external = {"train", "holdout", "synthetic"} | ({"reference"} if reference is not None else set())
@@ -174,8 +171,8 @@ def evaluate(
     with watched(otherwise=silent) if progress is None else nullcontext(progress) as report:
         inputs = read_inputs(
             train, holdout, synthetic, reference,
-            earlier_releases=earlier_releases, subject=subject, kinds=kinds, declared=declared,
-            each_row=each_row, max_synthetic_rows=max_synthetic_rows, seed=seed,
+            earlier_releases=earlier_releases, subject=declared_subject.column, kinds=kinds, declared=declared,
+            each_row=declared_subject.each_row, max_synthetic_rows=max_synthetic_rows, seed=seed,
             device=pick_device(device),
             progress=report,
         )  # fmt: skip
@@ -324,7 +321,7 @@ def read_inputs(
         InputError: A table is invalid, a column is open, the holdout shares far more rows with train than expected by
             chance, or the earlier releases have no column in common with this table.
     """
-    check_reading(subject, kinds)
+    check_reading(kinds)
     if not isinstance(earlier_releases, list | tuple):
         raise InputError("expected a list of tables", where="earlier releases", fix="pass a list")
     given = {"train": train, "holdout": holdout, "reference": reference, "synthetic": synthetic}
@@ -352,7 +349,7 @@ def _notes(frames: Mapping[str, Frame], subject: str | None, declared: Declared,
     """Return notes for the report on how the tables were read. They contain column names but no cell values."""
     found = []
     if each_row or subject is not None:
-        found.append(people_note(subject))
+        found.append(people_note(subject, declared.exact_ids))
     else:
         likely = [safe_repr(name) for name in may_tell_people_apart(frames["train"], declared.drop)]
         hint = f" {likely[0]} looks like one." if likely else ""
@@ -378,11 +375,19 @@ def _with_equal_rows(notes: Sequence[str]) -> tuple[str, ...]:
     return (*notes, _EQUAL_ROWS)
 
 
-def people_note(subject: str | None) -> str:
-    """Return the note on who counts as a person, as declared: a column, or None if each row is a different person."""
+def people_note(subject: str | None, exact_ids: bool = False) -> str:
+    """Return the note on who counts as a person, as declared.
+
+    Args:
+        subject: Column that identifies people. None: each row is a different person.
+        exact_ids: True if two spellings of an id are two people.
+    """
     if subject is None:
         return "Each row counts as one person, as the user declared."
-    return f"People are identified by the column {safe_repr(subject)}."
+    note = f"People are identified by the column {safe_repr(subject)}."
+    if exact_ids:
+        note += f" Ids that differ only in {IGNORED} are different people, as the user declared."
+    return note
 
 
 def _where(role: str, table: TableLike | None) -> str:

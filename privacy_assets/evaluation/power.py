@@ -42,6 +42,7 @@ from privacy_assets.tables.declared import NOTHING, Declared
 from privacy_assets.tables.given import PATHS
 from privacy_assets.tables.schema import Kind
 from privacy_assets.tables.splitting import DEFAULT_SHARES
+from privacy_assets.tables.subject_ids import read_subject
 from privacy_assets.tables.table import Table
 
 _DEMO = "the demo table"
@@ -174,7 +175,7 @@ def power_analysis(
     reference: int | None = None,
     *,
     rows: TableLike | None = None,
-    subject: str | None = None,
+    subject: str | Mapping[str, Any] | None = None,
     kinds: Mapping[str, Kind] | None = None,
     drop: Sequence[str] | None = None,
     missing: Mapping[str, Sequence[Any]] | None = None,
@@ -195,7 +196,7 @@ def power_analysis(
         reference: Number of people in the reference; 0: none. None: two fifths of ``train``, as in the default split.
         rows: A table like the one to be published: a dataframe, or a path of Parquet or CSV files. None: the demo
             table.
-        subject: Column that identifies people. None: each row is a person.
+        subject: Column that identifies people, as in :func:`~privacy_assets.evaluate`. None: each row is a person.
         kinds: Kinds of columns that override the inferred ones.
         drop: Columns to ignore.
         missing: Values that mean a missing value, by column, in addition to empty cells.
@@ -225,8 +226,18 @@ def power_analysis(
         raise ConfigError("progress must be a function that takes a string.")
     people = {role: int(numbers[role]) for role in DEFAULT_SHARES if numbers[role]}
     metrics, in_force, left_out = _choose(None if policy is None else load_policy(policy), {*people, "synthetic"})
-    declared = Declared.of(drop, None, None, missing=missing, timezone=timezone, read=read, subject=subject)
-    where, table = _table(rows, subject, kinds, declared)
+    declared_subject = read_subject(subject)
+    declared = Declared.of(
+        drop,
+        None,
+        None,
+        missing=missing,
+        timezone=timezone,
+        read=read,
+        subject=declared_subject.column,
+        exact_ids=declared_subject.exact_ids,
+    )
+    where, table = _table(rows, declared_subject.column, kinds, declared)
     by_person = _rows_by_subject(table)
     if len(by_person) < sum(people.values()):
         sizes = f"{' + '.join(f'{x:,}' for x in people.values())} = {sum(people.values()):,}"
@@ -280,7 +291,7 @@ def _table(
     rows: TableLike | None, subject: str | None, kinds: Mapping[str, Any] | None, declared: Declared
 ) -> tuple[str, Table]:
     """Return the name of the table, and its rows in an order that depends only on their content."""
-    check_reading(subject, kinds)
+    check_reading(kinds)
     if rows is None:
         if subject is not None or kinds or declared != NOTHING:
             raise ConfigError("subject, kinds and drop require rows (--rows FILE).")

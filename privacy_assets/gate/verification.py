@@ -178,7 +178,8 @@ def declared_of(stated: Attestation) -> dict[str, Any]:
             own[setting] = {name: list(values) for name, values in setup.get(setting, {}).items()}
         own["relations"] = dict(setup.get("relations", {}))
         zone = setup.get("timezone")
-        return {"seed": setup["seed"], "subject": setup.get("subject"), "timezone": zone, **own, **columns}
+        people = {"subject": setup.get("subject"), "exact_ids": bool(setup.get("exact_ids", False))}
+        return {"seed": setup["seed"], **people, "timezone": zone, **own, **columns}
     except (KeyError, TypeError, ValueError, AttributeError):
         raise stated.unreadable() from None
 

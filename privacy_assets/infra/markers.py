@@ -23,8 +23,8 @@ Role = Literal["private", "releases", "trusted_keys"]
 MARKER = ".privacy-assets"
 # Version of the private folder's layout, increased when older folders cannot be used. 2: the step "prepare" stores
 # "evaluation_inputs", and a verdict is stored without its report. 3: splits sign the hash of a table's file.
-# 4: one log for each table.
-LAYOUT = 4
+# 4: one log for each table. 5: splits and ledgers recognize a person in another spelling.
+LAYOUT = 5
 _LARGEST = 4096  # bytes of a marker
 ROLES: tuple[Role, ...] = ("private", "releases", "trusted_keys")
 _NOT_OURS = {"lost+found"}  # in the root folder of a new file system

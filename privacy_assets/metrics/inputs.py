@@ -51,8 +51,8 @@ class EvaluationInputs:
         embedder: Contrastive encoder. None: embedded statistics are not measurable.
         earlier_releases: Stacked rows of all earlier releases, with some or all columns of the schema. None: there are
             none.
-        people: Keyed pseudonym of the person of each row by real role, uint64 of shape (n,). Empty: unknown, as outside
-            of a pipeline.
+        people: Keyed pseudonyms of the person of each row by real role, uint64 of shape (n, 2), see
+            :func:`.splitting.pseudonyms`. Empty: unknown, as outside of a pipeline.
         ledger: Disclosure by person over all published tables. None: there are none, or ``people`` is empty.
         release: Number and day of the synthetic table in the ledger, see :meth:`.Ledger.of`.
         ruled: Columns in which the threshold rule replaced the values of few people, see
@@ -260,8 +260,8 @@ class EvaluationInputs:
 
     @property
     def _pseudonyms(self) -> np.ndarray:
-        """Pseudonym of each of :attr:`all_subjects`, uint64 of shape (s,)."""
-        found = np.zeros(len(self.all_subjects), np.uint64)
+        """Pseudonyms of each of :attr:`all_subjects`, uint64 of shape (s, 2)."""
+        found = np.zeros((len(self.all_subjects), 2), np.uint64)
         found[self.all_subjects.codes] = np.concatenate([self.people[role] for role in self.real_roles])
         return found
 

@@ -20,7 +20,7 @@ from privacy_assets.errors import Damaged
 from privacy_assets.tables.encoding import EncodedTable
 
 KEPT_DAYS = 60  # after which the entry of an absent person is removed; partitions may be published once a month
-_FIELDS = {"people": np.uint64, "ratio": np.float32, "seen": np.uint32, "release": np.uint64}
+_FIELDS = {"people": np.uint64, "plain": np.uint64, "ratio": np.float32, "seen": np.uint32, "release": np.uint64}
 _LEAST = 1e-6  # smaller distances count as this
 
 
@@ -29,13 +29,17 @@ class Ledger:
     """Largest closeness of each person's rows to any published row.
 
     Attributes:
-        people: Keyed pseudonyms (:func:`.splitting.pseudonyms`), ascending and distinct, uint64 of shape (n,).
+        people: Keyed pseudonyms of exact ids (:func:`.splitting.pseudonyms`), ascending and distinct, uint64 of shape
+            (n,).
+        plain: Keyed pseudonyms of their plain forms, uint64 of shape (n,). A person whose id gets another spelling
+            keeps the entry.
         ratio: Largest isolation divided by distance over all published tables, float32 of shape (n,), at least 0.
         seen: Day on which the person was last in the real tables, uint32 of shape (n,), from an epoch of the caller.
         release: Number of the published table that has the largest ratio, uint64 of shape (n,); see :meth:`of`.
     """
 
     people: np.ndarray
+    plain: np.ndarray
     ratio: np.ndarray
     seen: np.ndarray
     release: np.ndarray
@@ -45,8 +49,8 @@ class Ledger:
         """Create the ledger of one published table.
 
         Args:
-            people: Pseudonyms of the people in the real tables, uint64 of shape (m,), in any order. A person may occur
-                several times.
+            people: Pseudonyms of the people in the real tables, uint64 of shape (m, 2), in any order. A person may
+                occur several times.
             ratio: Their ratios, shape (m,).
             release: Number by which the caller recognizes the published table.
             day: Day of publication.
@@ -54,20 +58,37 @@ class Ledger:
         Returns:
             The ledger, with the largest ratio of each person.
         """
-        known, codes = np.unique(people.astype(np.uint64), return_inverse=True)
-        largest = np.zeros(len(known), np.float32)
+        exact, first_rows, codes = np.unique(people[:, 0], return_index=True, return_inverse=True)
+        plain = people[first_rows, 1]
+        largest = np.zeros(len(exact), np.float32)
         np.maximum.at(largest, codes, ratio.astype(np.float32))
-        return cls(known, largest, np.full(len(known), day, np.uint32), np.full(len(known), release, np.uint64))
+        seen = np.full(len(exact), day, np.uint32)
+        return cls(exact, plain, largest, seen, np.full(len(exact), release, np.uint64))
 
     def ratios(self, people: np.ndarray) -> np.ndarray:
-        """Return the ratio of each of ``people``, float32 of shape (m,); 0 for people without an entry."""
-        return self._of_people(self.ratio, people)
+        """Return the ratio of each of ``people``, pseudonyms of shape (m, 2); 0 for people without an entry.
 
-    def _of_people(self, values: np.ndarray, people: np.ndarray) -> np.ndarray:
-        if len(self.people) == 0:
-            return np.zeros(len(people), values.dtype)
-        at = np.minimum(np.searchsorted(self.people, people), len(self.people) - 1)
-        return np.where(self.people[at] == people, values[at], values.dtype.type(0))
+        Returns:
+            float32 of shape (m,).
+        """
+        return np.append(self.ratio, np.float32(0))[self._entries(people)]
+
+    def _entries(self, people: np.ndarray) -> np.ndarray:
+        """Return the position of the entry of each of ``people`` (m, 2), -1 without an entry; shape (m,).
+
+        If the exact id and the plain form have different entries, it is the one with the larger ratio.
+        """
+        by_exact = self._entries_by(self.people, people[:, 0])
+        by_plain = self._entries_by(self.plain, people[:, 1])
+        ratio = np.append(self.ratio, np.float32(-1))  # -1, no entry, selects the last
+        return np.where(ratio[by_plain] > ratio[by_exact], by_plain, by_exact)
+
+    def _entries_by(self, keys: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+        """Return the position of the entry with each wanted key and the largest ratio, -1 without one; shape (m,)."""
+        order = np.lexsort([self.ratio, keys])
+        last = np.searchsorted(keys[order], wanted, side="right") - 1
+        entries = np.append(order, -1)[last]
+        return np.where(np.append(keys, np.uint64(0))[entries] == wanted, entries, -1)
 
     def most_by_release(self, above: float) -> list[tuple[int, float]]:
         """Return the published tables to which most people with a ratio above ``above`` owe it.
@@ -92,15 +113,19 @@ class Ledger:
             The people of ``latest``, and those seen less than ``KEPT_DAYS`` days before it.
         """
         days = int(latest.seen.max(initial=0)) - self.seen.astype(np.int64)
-        kept = ~np.isin(self.people, latest.people) & (days < KEPT_DAYS)
+        is_absent = ~np.isin(self.people, latest.people) & ~np.isin(self.plain, latest.plain)
+        kept = is_absent & (days < KEPT_DAYS)
         people = np.concatenate([latest.people, self.people[kept]])
-        before = self.ratios(latest.people)
+        plain = np.concatenate([latest.plain, self.plain[kept]])
+        present = np.column_stack([latest.people, latest.plain])
+        entries = self._entries(present)
+        before = np.append(self.ratio, np.float32(0))[entries]
+        earlier = np.append(self.release, np.uint64(0))[entries]
         ratio = np.concatenate([np.maximum(latest.ratio, before), self.ratio[kept]])
-        earlier = self._of_people(self.release, latest.people)
         release = np.concatenate([np.where(latest.ratio > before, latest.release, earlier), self.release[kept]])
         seen = np.concatenate([latest.seen, self.seen[kept]])
         order = np.argsort(people)
-        return Ledger(people[order], ratio[order], seen[order], release[order])
+        return Ledger(people[order], plain[order], ratio[order], seen[order], release[order])
 
     def to_bytes(self) -> bytes:
         """Return a Parquet file. With the same library versions, equal ledgers give equal bytes."""

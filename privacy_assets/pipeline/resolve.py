@@ -292,11 +292,11 @@ def resolve_filters(given: Any, external: bool, where: str) -> tuple[Filter, ...
 def resolve_columns(data: Data, where: str) -> Declared:
     """Return the column declarations, except kinds, which are only checked."""
     try:
-        check_reading(data.subject, data.kinds)
+        check_reading(data.kinds)
         return Declared.of(
             data.drop, data.new_values, data.allowed_values, rare_values=data.rare_values,
             missing=data.missing, timezone=data.timezone, relations=data.relations,
-            read=data.read, subject=data.subject,
+            read=data.read, subject=data.subject, exact_ids=data.exact_ids,
         )  # fmt: skip
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None

@@ -17,13 +17,13 @@ from privacy_assets.pipeline.resolve import PARTITION_MARK, ResolvedTable, RowSo
 from privacy_assets.pipeline.spec import Data
 from privacy_assets.tables.canonical import canonical_table, check_synthetic_rows, real_tables, synthetic_table
 from privacy_assets.tables.column import Column
-from privacy_assets.tables.contract import EACH_ROW, subject_columns
 from privacy_assets.tables.files import CsvFormat
 from privacy_assets.tables.given import given_frame, load
 from privacy_assets.tables.roles import may_tell_people_apart
 from privacy_assets.tables.schema import Frame, TableSchema, yaml_text
 from privacy_assets.tables.splitting import split_rows
 from privacy_assets.tables.stored import stored_rows
+from privacy_assets.tables.subject_ids import EACH_ROW, subject_columns
 from privacy_assets.tables.table import Table
 
 Window = tuple[Any, Any]  # start and end of a time partition
@@ -153,9 +153,10 @@ def train_rows(resolved: ResolvedTable, key: bytes, locked: Callable[[], Mapping
     if data.subject is None:
         people = canonical_table(frame, None, data.kinds, resolved.declared, locked=locked())
     else:
-        ids = subject_columns({"source": frame}, {"source": "source"}, data.subject)["source"]
+        exact_ids = resolved.declared.exact_ids
+        ids = subject_columns({"source": frame}, {"source": "source"}, data.subject, exact_ids)["source"]
         people = Table(TableSchema(()), {}, len(frame)).with_subject(ids)
-    rows = split_rows(people, key, resolved.shares)["train"]
+    rows = split_rows(people, key, resolved.shares, exact_ids=resolved.declared.exact_ids)["train"]
     return pd.DataFrame({name: _of_rows(frame[name], rows) for name in frame.columns})
 
 

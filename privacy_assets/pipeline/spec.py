@@ -13,8 +13,8 @@ from privacy_assets.errors import ConfigError, PrivacyAssetsError, is_showable, 
 from privacy_assets.generators.registry import DEFAULT_GENERATOR
 from privacy_assets.infra.objects import check_no_credentials, check_no_template, location, path_text
 from privacy_assets.infra.settings import Dict, Tuple, problem, read_yaml
-from privacy_assets.tables.contract import EACH_ROW
 from privacy_assets.tables.names import LONGEST, as_named
+from privacy_assets.tables.subject_ids import read_subject
 
 Named = BeforeValidator(as_named)  # column names, normalized like those in files
 WorkerKind = Literal["local", "ray"]
@@ -51,11 +51,12 @@ class Data(Group):
     )
     subject: Annotated[str | None, Named] = Field(
         default=None,
-        title="the name of a column, or {each_row: true}",
+        title="the name of a column, {each_row: true}, or {column: id, exact: true}",
         description="column that identifies people, or {each_row: true} if each row is a different person; a run"
-        " needs one of the two",
+        " needs one of the two; with exact: true, two spellings of an id are two people",
     )
     each_row: bool = Field(default=False, description="the same as subject: {each_row: true}")
+    exact_ids: bool = Field(default=False, description="the same as subject: {column: id, exact: true}")
     kinds: Annotated[dict[str, Any], Dict, Named] = Field(
         default_factory=dict,
         title="a kind for each column",
@@ -139,13 +140,13 @@ class Data(Group):
 
     @model_validator(mode="before")
     @classmethod
-    def _each_row(cls, given: Any) -> Any:
-        """Convert ``subject: {each_row: true}`` to ``each_row: true``."""
+    def _subject(cls, given: Any) -> Any:
+        """Convert a mapping ``subject`` to the settings ``subject``, ``each_row`` and ``exact_ids``."""
         if not isinstance(given, Mapping) or not isinstance(given.get("subject"), Mapping):
             return given
-        if dict(given["subject"]) != EACH_ROW:
-            raise ConfigError("subject must be the name of a column, or {each_row: true}.")
-        return {**given, "subject": None, "each_row": True}
+        subject = read_subject(given["subject"])
+        settings = {"subject": subject.column, "each_row": subject.each_row, "exact_ids": subject.exact_ids}
+        return {**given, **settings}
 
 
 class Split(Group):

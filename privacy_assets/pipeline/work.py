@@ -285,7 +285,7 @@ def split(run: TableRun, name: str, values: Values) -> StepResult:
     else:
         source = values["source"]
         run.check({"source": source})
-        rows = split_rows(source, run.deployment.key("split"), table.shares)
+        rows = split_rows(source, run.deployment.key("split"), table.shares, exact_ids=table.declared.exact_ids)
         parts = {role: source.take(chosen).map(Column.compact) for role, chosen in rows.items()}
     columns = contract_of(parts["train"].schema)
     if not gate.locks.columns(run.target.table):
@@ -363,9 +363,9 @@ def prepare(run: TableRun, name: str, values: Values) -> StepResult:
     inputs = with_shift_note(inputs) if run.table.external else inputs
     inputs = inputs if embedder is None else attach_embedder(inputs, embedder)
     key = run.deployment.key("ledger")
-    inputs = inputs.with_settings(
-        people={role: pseudonyms(table, key) for role, table in tables.items()}, ruled=tuple(tables["train"].rules)
-    )
+    exact_ids = run.table.declared.exact_ids
+    people = {role: pseudonyms(table, key, exact_ids) for role, table in tables.items()}
+    inputs = inputs.with_settings(people=people, ruled=tuple(tables["train"].rules))
     body = {
         "inputs": fingerprints,
         "digest": keyed(inputs.digest),  # computes all embeddings now, while a device is available
@@ -449,7 +449,7 @@ def attest(run: TableRun, name: str, values: Values) -> StepResult:
         embedder=None if prepared.embedder is None else prepared.embedder.description,
         remembered=tuple(stated.remembered),
         notes=(
-            people_note(table.spec.data.subject),
+            people_note(table.spec.data.subject, table.declared.exact_ids),
             *prepared.notes,
             *replaced_note(snapshot.replaced),
             *row_scores_notes(gate, snapshot, table.metrics),

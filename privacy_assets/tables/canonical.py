@@ -12,13 +12,14 @@ import pandas as pd
 from privacy_assets.errors import ConfigError, InputError, integer, safe_repr
 from privacy_assets.tables.codes import have_types
 from privacy_assets.tables.column import Column, stacked
-from privacy_assets.tables.contract import REAL, joint_codes, joint_schema, subject_columns
+from privacy_assets.tables.contract import REAL, joint_schema
 from privacy_assets.tables.declared import NOTHING, Declared
 from privacy_assets.tables.given import load
 from privacy_assets.tables.names import as_named
 from privacy_assets.tables.relations import Relation, find_relations
 from privacy_assets.tables.roles import check_subject_is_not_published, with_roles
 from privacy_assets.tables.schema import Frame, TableSchema, check_frame, check_named, check_not_published, yaml_text
+from privacy_assets.tables.subject_ids import joint_codes, subject_columns
 from privacy_assets.tables.sums import find_sums
 from privacy_assets.tables.table import Table
 from privacy_assets.tables.threshold_rule import holds_text, make_rule, notes_of, published_schema
@@ -82,7 +83,7 @@ def real_tables(
     for role, frame in frames.items():
         check_frame(frame, where=names[role])
     declared.check([name for frame in frames.values() for name in frame.columns])
-    ids = subject_columns(frames, names, subject)
+    ids = subject_columns(frames, names, subject, declared.exact_ids)
     are_typed = have_types(list(frames.values()))
     for role, frame in frames.items():
         frame = declared.without_dropped(frame, subject)

@@ -1,10 +1,9 @@
-"""One schema of all real tables of a release: kinds inferred from values, subjects as strings."""
+"""One schema of all real tables of a release, with kinds inferred from values."""
 
 from __future__ import annotations
 
 import datetime as dt
 import decimal
-import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast, get_args
@@ -15,8 +14,7 @@ from pandas.api.types import is_datetime64_any_dtype, is_object_dtype
 
 from privacy_assets.errors import ConfigError, InputError, did_you_mean, near_name, safe_repr
 from privacy_assets.tables.codes import IS_CODE, IS_NUMBER, RealColumns, find_codes, has_type, have_types
-from privacy_assets.tables.column import Column, stacked
-from privacy_assets.tables.conversion import column_of, has_zone, precision_of, unread, without_markers
+from privacy_assets.tables.conversion import has_zone, precision_of, unread, without_markers
 from privacy_assets.tables.declared import NOTHING, Declared
 from privacy_assets.tables.schema import (
     ColumnSchema,
@@ -25,21 +23,17 @@ from privacy_assets.tables.schema import (
     TableSchema,
     check_frame,
     check_same_columns,
-    check_subject,
     option_text,
     yaml_text,
 )
 from privacy_assets.tables.text import MARKERS, Digits, TextForm, infer_text, is_text, is_time_format, texts_of
 
 REAL_ROLES = ("train", "holdout", "reference")
-EACH_ROW = {"each_row": True}  # the subject of a table in which each row is a different person
 REAL = "train, holdout and reference"
 
 
-def check_reading(subject: object, kinds: object) -> None:
-    """Raise ConfigError if ``subject`` is not a column name or ``kinds`` does not map columns to kinds."""
-    if subject is not None and not isinstance(subject, str):
-        raise ConfigError(f"subject must be the name of a column, not {type(subject).__name__}.")
+def check_reading(kinds: object) -> None:
+    """Raise ConfigError if ``kinds`` does not map columns to kinds."""
     if not isinstance(kinds, Mapping | None):
         raise ConfigError(f"kinds must be a mapping of columns to kinds, not {type(kinds).__name__}.")
     for column, kind in (kinds or {}).items():
@@ -80,63 +74,6 @@ def kind_and_format(declared: object, column: str) -> tuple[Kind, str | None]:
         hint = did_you_mean(name, get_args(Kind))
         raise ConfigError(f"unknown kind {safe_repr(name)} of column {safe_repr(column)}.{hint}")
     return cast("Kind", name), form
-
-
-def subject_columns(frames: Mapping[str, Frame], names: Mapping[str, str], subject: str | None) -> dict[str, Column]:
-    """Return the subject column of the real tables, by role; nothing without a subject.
-
-    Raises InputError if the column or a subject is missing. ``names`` are the names of the tables in messages.
-    """
-    if subject is None:
-        return {}
-    ids = {}
-    for role, frame in frames.items():
-        check_subject(frame.columns, subject, names[role])
-        ids[role] = subject_column(frame[subject], names[role])
-    check_ids(ids, names)
-    return ids
-
-
-def subject_column(series: pd.Series, where: str) -> Column:
-    """Convert subject identifiers to strings, exactly: "7" and "007" are two subjects, the integer 7 is "7".
-
-    Raises InputError if an identifier is missing.
-    """
-    name = str(series.name)
-    ids = column_of(series, ColumnSchema(name, "categorical", False, "str"), where, external=True)
-    missing = np.flatnonzero(ids.missing)
-    if len(missing):
-        fix = "add the id of the person to every row"
-        raise InputError("the subject is missing", where=where, column=name, row=int(missing[0]), fix=fix)
-    return ids
-
-
-def check_ids(subjects: Mapping[str, Column], names: Mapping[str, str]) -> None:
-    """Raise InputError if identifiers of two tables differ only in blanks, case, leading zeros or a fraction of 0.
-
-    They probably identify one person, who would then count as two people. ``names`` are the names of the tables.
-    """
-    seen: dict[str, dict[str, set[str]]] = {}
-    for role, column in subjects.items():
-        for text in column.present().distinct().objects():
-            plain = re.sub(r"^0+(?=[0-9])|[.]0+$", "", text.strip().casefold())
-            seen.setdefault(plain, {}).setdefault(role, set()).add(text)
-    for spellings in seen.values():
-        (first, known), *others = spellings.items()
-        for role, texts in others:
-            if not (texts & known):
-                problem = f"ids differ from those in {names[first]} only in blanks, case, zeros or the form of numbers"
-                fix = "use one form for the ids of people in all tables"
-                raise InputError(problem, where=names[role], column=subjects[role].name, fix=fix)
-
-
-def joint_codes(subjects: Mapping[str, Column]) -> dict[str, np.ndarray]:
-    """Return the int64 subject code of each row by role, coded jointly over the roles."""
-    if not subjects:
-        return {}
-    ends = np.cumsum([len(column) for column in subjects.values()])[:-1]
-    codes, _ = pd.factorize(stacked(list(subjects.values())).cells)
-    return dict(zip(subjects, np.split(codes.astype(np.int64), ends), strict=True))
 
 
 def joint_schema(

@@ -31,6 +31,7 @@ class Declared:
         relations: Relations between columns by name: True declares one, False switches one off; see :mod:`.relations`.
         read: Separator and encoding of CSV files.
         timezone: Zone of times without a time zone, such as "Europe/Berlin". "": there is none.
+        exact_ids: True if two spellings of an id are two people, see :mod:`.subject_ids`.
     """
 
     drop: tuple[str, ...] = ()
@@ -42,6 +43,7 @@ class Declared:
     timezone: str = ""
     relations: Mapping[str, bool] = field(default_factory=dict)
     read: CsvFormat = CsvFormat()
+    exact_ids: bool = False
 
     @classmethod
     def of(
@@ -56,12 +58,15 @@ class Declared:
         relations: Any = None,
         read: Any = None,
         subject: str | None = None,
+        exact_ids: bool = False,
     ) -> Declared:
         """Create validated declarations from user input, with names in Unicode form NFC.
 
         Raises:
             ConfigError: If an argument is invalid. The message names argument, column and fix.
         """
+        if exact_ids and subject is None:
+            raise ConfigError("exact ids need the subject, the column that identifies people.")
         given = (drop, new_values, allowed_values, missing, rare_values)
         drop, new_values, allowed_values, missing, rare_values = map(as_named, given)
         if isinstance(drop, str) or not all(isinstance(name, str) for name in drop or ()):
@@ -112,6 +117,7 @@ class Declared:
             timezone or "",
             _switches(relations),
             CsvFormat.of(read),
+            exact_ids,
         )
 
     def stated(self, keyed_fingerprint: Callable[[str], str]) -> dict[str, Any]:
@@ -136,6 +142,7 @@ class Declared:
             "missing": {name: list(values) for name, values in self.missing.items()},
             "timezone": self.timezone,
             "relations": dict(self.relations),
+            "exact_ids": self.exact_ids,
         }
         return {name: value for name, value in found.items() if value}
 

@@ -41,10 +41,16 @@ def name_fault(name: str) -> str:
 
 
 def _is_unseen(character: str) -> bool:
-    code, category = ord(character), unicodedata.category(character)
+    category = unicodedata.category(character)
     odd_space = category == "Zs" and character != " "
-    ignored = code in _BLANK or any(low <= code <= high for low, high in _SELECTORS)
-    return category in _UNSEEN or odd_space or ignored
+    return category in _UNSEEN or odd_space or is_invisible(character)
+
+
+def is_invisible(character: str) -> bool:
+    """Return True for control and format characters, fillers, variation selectors and the blank of Braille."""
+    code = ord(character)
+    is_ignored = code in _BLANK or any(low <= code <= high for low, high in _SELECTORS)
+    return is_ignored or unicodedata.category(character) in ("Cc", "Cf")
 
 
 def as_named(given: Any) -> Any:

@@ -25,6 +25,7 @@ from privacy_assets.tables.conversion import column_of
 from privacy_assets.tables.declared import NOTHING, Declared
 from privacy_assets.tables.published_categories import OTHER, count_holders
 from privacy_assets.tables.schema import ColumnSchema, Kind, Role, TableSchema, option_text, yaml_text
+from privacy_assets.tables.subject_ids import plain_ids
 from privacy_assets.tables.table import Table
 from privacy_assets.tables.text import YEARS, as_texts, infer_text, is_text, parse_numbers, texts_of
 from privacy_assets.tables.threshold_rule import ColumnRule, reach_of
@@ -383,7 +384,7 @@ def check_subject_is_not_published(
     notes = list[str]()
     people: set[str] = set()
     for column in ids.values():
-        people.update(column.present().distinct().objects())
+        people.update(plain_ids(column.present().distinct().objects()))
     for name in next(iter(frames.values())).columns:
         codes: set[str] = set()
         for frame in frames.values():
@@ -423,14 +424,15 @@ def _may_be_chance(people: set[str], codes: set[str], n_people: int) -> bool:
 
 
 def _codes_of(values: pd.Series) -> set[str]:
-    """Return the distinct strings or integers of a column with enough characters to be an identifier."""
+    """Return the plain forms of the strings or integers of a column with enough characters to be an identifier."""
     is_whole = is_float_dtype(values) and bool((values.dropna() % 1 == 0).all())
     if is_whole:
         values = values.dropna().astype("int64")
     if not (is_text(values) or pd.api.types.is_integer_dtype(values)):
         return set()
     texts = (str(value) for value in values.dropna().unique())
-    return {text for text in texts if len(text) >= _SUBJECT_LENGTH}
+    long_texts = [text for text in texts if len(text) >= _SUBJECT_LENGTH]
+    return set(plain_ids(long_texts))
 
 
 def check_identifiers(table: Table, drop: Sequence[str] = (), *, where: str) -> None:

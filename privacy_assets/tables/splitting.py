@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from privacy_assets.errors import ConfigError, InputError, safe_repr
 from privacy_assets.tables.column import ranked, row_ids
 from privacy_assets.tables.fingerprints import value_bytes
+from privacy_assets.tables.subject_ids import plain_ids
 from privacy_assets.tables.table import Table
 
 DEFAULT_SHARES: Mapping[str, float] = {"train": 0.5, "holdout": 0.3, "reference": 0.2}
@@ -33,18 +35,24 @@ def check_shares(shares: Mapping[str, float]) -> None:
 
 
 def split_rows(
-    table: Table, key: bytes, shares: Mapping[str, float] = DEFAULT_SHARES, *, where: str = "source"
+    table: Table,
+    key: bytes,
+    shares: Mapping[str, float] = DEFAULT_SHARES,
+    *,
+    exact_ids: bool = False,
+    where: str = "source",
 ) -> dict[str, np.ndarray]:
     """Split a table by subject.
 
     The HMAC-SHA256 of the subject's id under ``key``, scaled to [0, 1), is cut by ``shares``. A subject keeps its role
-    as long as key and shares stay the same, regardless of other rows. Without a subject column the content of a row is
-    its id, so identical rows get the same role.
+    as long as key and shares stay the same, regardless of other rows and of the spelling of the id. Without a subject
+    column the content of a row is its id, so identical rows get the same role.
 
     Args:
         table: Rows of all roles.
         key: Key of the assignment. It must be secret, because it identifies members.
         shares: Share of each role.
+        exact_ids: True if two spellings of an id are two people.
         where: Name of the table in messages.
 
     Returns:
@@ -56,6 +64,8 @@ def split_rows(
     """
     check_shares(shares)
     codes, subjects = _subjects(table)
+    if not exact_ids:
+        subjects = _plain_subjects(table, subjects)
     cuts = np.cumsum(list(shares.values()))[:-1]
     sides = np.searchsorted(cuts, [_point(subject, key) for subject in subjects], side="right")[codes]
     parts = {role: np.flatnonzero(sides == side) for side, role in enumerate(shares)}
@@ -89,24 +99,42 @@ def _subjects(table: Table) -> tuple[np.ndarray, list[object]]:
     return codes, ["".join(row) for row in zip(*cells, strict=True)]
 
 
+def _plain_subjects(table: Table, subjects: Sequence[Any]) -> list[Any]:
+    """Return the plain forms of subjects. Without a subject column, the content of a row is its own plain form."""
+    if table.subject_ids is None or table.subject_ids.kind != "categorical":
+        return list(subjects)
+    return list(plain_ids(subjects))
+
+
 def _cell(value: object) -> str:
     """Return text that identifies a value, independent of numeric dtypes."""
     return "," if value is None else f"{value_bytes(_whole(value)).hex()},"
 
 
-def pseudonyms(table: Table, key: bytes) -> np.ndarray:
-    """Return a keyed pseudonym of the person of each row.
+def pseudonyms(table: Table, key: bytes, exact_ids: bool = False) -> np.ndarray:
+    """Return two keyed pseudonyms of each row's person: from the exact id, and from its plain form.
 
-    The pseudonym is the start of the HMAC-SHA256 of the subject's id, or without a subject column of the row's content,
+    A pseudonym is the start of the HMAC-SHA256 of the subject's id, or without a subject column of the row's content,
     as in :func:`split_rows`.
 
     Args:
         table: Private rows.
         key: Secret key, a different one from that of the split.
+        exact_ids: True if two spellings of an id are two people: the exact id then counts as its plain form.
 
     Returns:
-        uint64 of shape (n,). Equal for rows of the same person, in every table.
+        uint64 of shape (n, 2). Equal for rows of the same person, in every table. If only the spelling of an id
+        changes, the second column does not.
     """
     codes, subjects = _subjects(table)
+    plain_subjects = _plain_subjects(table, subjects)
+    exact = _pseudonyms_of(subjects, key)
+    plain = exact
+    if not exact_ids and plain_subjects != subjects:
+        plain = _pseudonyms_of(plain_subjects, key)
+    return np.column_stack([exact, plain])[codes]
+
+
+def _pseudonyms_of(subjects: Sequence[object], key: bytes) -> np.ndarray:
     digests = [_digest(subject, key) for subject in subjects]
-    return np.frombuffer(b"".join(digest[:8] for digest in digests), ">u8").astype(np.uint64)[codes]
+    return np.frombuffer(b"".join(digest[:8] for digest in digests), ">u8").astype(np.uint64)

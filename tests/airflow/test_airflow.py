@@ -295,11 +295,14 @@ for given in (
     {"table": table, "deployment": "/srv/{{ var.value.gate }}/releases"},
     {"table": "honest", "source": "/srv/{{ ds }}.parquet"},
     {"table": "honest", "source": "people.parquet", "partitions": ["{{ ds }}"]},
+    {"table": "honest", "source": "people.parquet", "subject": {"column": "id", "exact": 1}},
 ):
     try:
         PrivacyGateOperator(task_id="publish", **given)
     except ConfigError as error:
         print(error)
+exact = {"table": "honest", "source": "people.parquet", "subject": {"column": "id", "exact": True}}
+print(PrivacyGateOperator(task_id="exact", **exact).gated.resolved.spec.data.exact_ids)
 for kind, given in (
     (PrivacyPublishOperator, {"table": table, "attested_by": "{{ params.task }}"}),
     (ReleaseSensor, {"table": "{{ params.table }}"}),
@@ -349,6 +352,8 @@ def test_mistakes_are_told_when_a_dag_is_parsed_or_a_task_begins_and_nothing_hea
         "table honest, source: '/srv/{{ ds }}.parquet' is a template, and settings are not rendered. Fix: set the value"
         " itself.",
         "'{{ ds }}' is a template, and settings are not rendered. Fix: set the value itself.",
+        "table honest, subject must be the name of a column, {each_row: true} or {column: id, exact: true}.",
+        "True",
         "'{{ params.task }}' is a template, and settings are not rendered. Fix: set the value itself.",
         "'{{ params.table }}' is a template, and settings are not rendered. Fix: set the value itself.",
         "ReleaseSensor: newer_than is 'yesterday', not a time. Fix: set a time with a time zone, for example"

@@ -218,6 +218,7 @@ FILES = {"synthetic": "s.csv", "train": "t.csv", "holdout": "h.csv"}
             {**OWN, "partitions_def": REGIONS},
         ),
         ({"data": FILES, "evaluation": {"metrics": ["dcr"]}, "policy": LENIENT}, {}, {}),
+        ({"source": "demo", "subject": {"column": "person", "exact": True}}, {}, {}),
         ({}, {"assets": {"source": "raw/people"}}, {"assets": {"source": dg.AssetKey(["raw", "people"])}}),
     ],
 )

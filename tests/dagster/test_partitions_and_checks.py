@@ -145,6 +145,44 @@ def test_checks_on_assets_of_the_user(tmp_path: Path, instance: dg.DagsterInstan
 
 
 @pytest.mark.slow
+def test_a_person_in_two_spellings_stops_a_run_and_exact_ids_do_not(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    rows = people()
+    rows.loc[:1, "pid"] = ["Ab", "aB "]
+    rows.to_parquet(tmp_path / "rows.parquet")
+
+    @dg.asset
+    def train() -> pd.DataFrame:
+        return rows
+
+    @dg.asset
+    def holdout() -> pd.DataFrame:
+        frame = people(seed=1)
+        return frame.assign(pid="h" + frame["pid"])
+
+    @dg.asset
+    def synthetic(train: pd.DataFrame) -> pd.DataFrame:
+        return independent(train.drop(columns="pid"), 500, 0)
+
+    for subject, is_exact in (("pid", False), ({"column": "pid", "exact": True}, True)):
+        table = {"source": str(tmp_path / "rows.parquet"), "subject": subject, "generator": independent, **QUICK}
+        defs = dg.Definitions.merge(table_of("people", **table), resources(tmp_path))
+        result = run(defs, instance, "source")
+        assert result.success == is_exact
+        if not is_exact:
+            told = failures(result)["people__read"].user_failure_data.description
+            assert "source, column 'pid', row 1: 2 ids are only 1 if case" in told
+        own = [train, holdout, synthetic]
+        found = build_privacy_checks(
+            train=train, holdout=holdout, synthetic=synthetic, **{**CHECKS, "subject": subject}
+        )
+        io = {"io_manager": dg.FilesystemIOManager(base_dir=str(tmp_path / "io"))}
+        result = dg.materialize([*own, *found], instance=instance, resources=io, raise_on_error=False)
+        assert result.success == is_exact
+
+
+@pytest.mark.slow
 def test_checks_train_the_embedder_of_the_policy(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:

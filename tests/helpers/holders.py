@@ -53,7 +53,7 @@ def install() -> None:
     """Count the holders in each table that a step `prepare` of this process reads: it is scored, and then published."""
     original = splitting.pseudonyms
 
-    def counted(table: Table, key: bytes) -> np.ndarray:
+    def counted(table: Table, key: bytes, exact_ids: bool = False) -> np.ndarray:
         frame = sys._getframe(1)
         while frame is not None and not {"run", "rows", "tables"} <= set(frame.f_locals):
             frame = frame.f_back  # of a comprehension
@@ -62,6 +62,6 @@ def install() -> None:
             fewest = fewest_holders(frame.f_locals["rows"], list(frame.f_locals["tables"].values()))
             rare = {name: n for name, n in fewest.items() if n < k}
             assert not rare, f"cells of fewer than {k} people: {rare}"
-        return original(table, key)
+        return original(table, key, exact_ids)
 
     splitting.pseudonyms = counted

@@ -28,8 +28,13 @@ def nights(count: int, seed: int = 0) -> list[dict[int, float]]:
     return [{name: float(np.float32(rng.gamma(1))) for name in names if rng.random() < 0.7} for _ in range(count)]
 
 
+def named(people: list[int]) -> np.ndarray:
+    """Pseudonyms of people whose ids are their plain forms."""
+    return np.column_stack([np.array(people, np.uint64)] * 2)
+
+
 def ledger_of(night: dict[int, float], day: int = 0) -> Ledger:
-    return Ledger.of(np.array(list(night), np.uint64), np.array(list(night.values())), day=day)
+    return Ledger.of(named(list(night)), np.array(list(night.values())), day=day)
 
 
 def contents(ledger: Ledger) -> dict[int, tuple[float, int]]:
@@ -59,7 +64,7 @@ def test_the_order_of_nights_rows_and_repeated_people_does_not_matter() -> None:
     assert {name: ratio for name, (ratio, _) in contents(one).items()} == {
         name: ratio for name, (ratio, _) in contents(other).items()
     }
-    people, ratio = np.array([5, 3, 5, 9], np.uint64), np.array([1.0, 2.0, 7.0, 0.5])
+    people, ratio = named([5, 3, 5, 9]), np.array([1.0, 2.0, 7.0, 0.5])
     back = Ledger.of(people[::-1], ratio[::-1])
     assert contents(Ledger.of(people, ratio)) == contents(back) == {3: (2.0, 0), 5: (7.0, 0), 9: (0.5, 0)}
     assert Ledger.of(people, ratio).to_bytes() == back.to_bytes()
@@ -88,7 +93,7 @@ def test_the_ledger_does_not_grow_with_the_nights() -> None:
 
 
 def test_each_person_has_the_release_with_the_closest_row() -> None:
-    people = np.array([1, 2, 3], np.uint64)
+    people = named([1, 2, 3])
     ledger = Ledger.of(people, np.array([5.0, 1.0, 5.0]), 10).merged(Ledger.of(people, np.array([5.0, 9.0, 1.0]), 20))
     assert ledger.release.tolist() == [10, 20, 10], "the first of equal ratios"
     assert ledger.most_by_release(4.0) == [(10, pytest.approx(2 / 3)), (20, pytest.approx(1 / 3))]
@@ -98,8 +103,8 @@ def test_each_person_has_the_release_with_the_closest_row() -> None:
 
 def test_ratios_of_people() -> None:
     ledger = ledger_of({4: 2.0, 7: 3.0})
-    assert ledger.ratios(np.array([7, 1, 4, 9, 7], np.uint64)).tolist() == [3.0, 0.0, 2.0, 0.0, 3.0]
-    assert ledger_of({}).ratios(np.array([7], np.uint64)).tolist() == [0.0]
+    assert ledger.ratios(named([7, 1, 4, 9, 7])).tolist() == [3.0, 0.0, 2.0, 0.0, 3.0]
+    assert ledger_of({}).ratios(named([7])).tolist() == [0.0]
     assert contents(ledger_of({}).merged(ledger)) == contents(ledger)
     assert contents(ledger.merged(ledger_of({}))) == {4: (2.0, 0), 7: (3.0, 0)}
 
@@ -120,6 +125,7 @@ def table_file(**columns: np.ndarray) -> bytes:
 
 GOOD = {
     "people": np.array([1, 2], np.uint64),
+    "plain": np.array([1, 2], np.uint64),
     "ratio": np.ones(2, np.float32),
     "seen": np.zeros(2, np.uint32),
     "release": np.zeros(2, np.uint64),
@@ -148,10 +154,12 @@ def test_other_files_are_refused(data: bytes) -> None:
 def test_pseudonyms_follow_the_content_without_a_subject() -> None:
     rows = Table.read(pd.DataFrame({"x": [0.5, 1.5, 2.5, 1.5], "c": list("abca")}))
     same = Table.read(pd.DataFrame({"x": [2.5, 1.5, 9.0, 9.0], "c": list("cbdd")}))
-    names, others = pseudonyms(rows, KEY), pseudonyms(same, KEY)
+    names, plain = pseudonyms(rows, KEY).T
+    assert names.tolist() == plain.tolist()
+    others = pseudonyms(same, KEY)[:, 0]
     assert names.dtype == np.uint64 and len(set(names.tolist())) == 4, "rows that differ in one cell are other people"
     assert others[:2].tolist() == [names[2], names[1]] and others[2] == others[3] and others[2] not in names
-    assert not set(names.tolist()) & set(pseudonyms(rows, b"another key").tolist())
+    assert not set(names.tolist()) & set(pseudonyms(rows, b"another key")[:, 0].tolist())
 
 
 @pytest.mark.parametrize("ids", [[3, 1, 3], [3.0, 1.0, 3.0], ["3", "1", "3"]])
@@ -159,4 +167,34 @@ def test_pseudonyms_follow_the_subject(ids: list[object]) -> None:
     frame = pd.DataFrame({"who": ids, "x": [0.5, 1.5, 2.5]})
     table = real_tables({"train": frame}, {"train": "train"}, "who")["train"]
     digests = [hmac.new(KEY, text, hashlib.sha256).digest()[:8] for text in (b"3", b"1", b"3")]
-    assert pseudonyms(table, KEY).tolist() == [int.from_bytes(digest, "big") for digest in digests]
+    exact, plain = pseudonyms(table, KEY).T.tolist()
+    assert exact == plain == [int.from_bytes(digest, "big") for digest in digests]
+
+
+def test_an_id_in_another_spelling_has_the_entry_of_the_person() -> None:
+    """Columns of the pseudonyms: exact id, plain form."""
+    first = Ledger.of(np.array([[10, 1], [20, 2]], np.uint64), np.array([5.0, 1.0]), release=8, day=1)
+    respelled = np.array([[11, 1], [20, 2], [30, 3]], np.uint64)
+    assert first.ratios(respelled).tolist() == [5.0, 1.0, 0.0]
+    second = first.merged(Ledger.of(respelled, np.array([2.0, 3.0, 4.0]), release=9, day=2))
+    assert contents(second) == {11: (5.0, 2), 20: (3.0, 2), 30: (4.0, 2)}, "no second entry of the person"
+    assert second.release.tolist() == [8, 9, 9]
+
+
+def test_of_two_entries_of_a_person_the_larger_ratio_counts() -> None:
+    """They exist if the ids were exact on an earlier night."""
+    exact = Ledger.of(np.array([[10, 10], [11, 11]], np.uint64), np.array([2.0, 5.0]))
+    plain = np.array([[10, 11]], np.uint64)
+    assert exact.ratios(plain).tolist() == [5.0]
+    assert contents(exact.merged(Ledger.of(plain, np.array([1.0])))) == {10: (5.0, 0)}
+
+
+@pytest.mark.parametrize(("exact_ids", "is_same"), [(False, True), (True, False)])
+def test_the_second_pseudonym_does_not_follow_the_spelling(exact_ids: bool, is_same: bool) -> None:
+    found = []
+    for name in ("p\u00e9 07", "P\u0065\u0301\u00a007 "):
+        frame = pd.DataFrame({"who": [name], "x": [0.5]})
+        table = real_tables({"train": frame}, {"train": "train"}, "who")["train"]
+        found.append(pseudonyms(table, KEY, exact_ids)[0].tolist())
+    (exact, plain), (other_exact, other_plain) = found
+    assert exact != other_exact and (plain == other_plain) == is_same

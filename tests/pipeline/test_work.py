@@ -13,6 +13,7 @@ import pytest
 from privacy_assets.errors import OutOfDate, PolicyNotMet, PublicationRefused
 from privacy_assets.gate.deployment import DeploymentSettings
 from privacy_assets.gate.statements import ReleaseTarget
+from privacy_assets.metrics.ledger import Ledger
 from privacy_assets.pipeline import work
 from privacy_assets.pipeline.resolve import ResolvedTable
 from privacy_assets.pipeline.spec import TableSpec
@@ -58,7 +59,7 @@ def test_the_steps_make_signed_values_up_to_the_release(run: TableRun) -> None:
     assert set(run.check(run.real(values))) == set(run.table.roles)
 
     people = values["evaluation_inputs"].people
-    named = pd.concat([values[role].frame().assign(name=people[role]) for role in run.table.roles])
+    named = pd.concat([values[role].frame().assign(name=people[role][:, 0]) for role in run.table.roles])
     assert named.groupby("person")["name"].nunique().max() == 1 == named.groupby("name")["person"].nunique().max()
     assert named["name"].nunique() == 150, "one pseudonym for each person in all tables"
 
@@ -115,6 +116,33 @@ def test_the_report_names_all_releases_from_the_second_release_on(run: TableRun)
         stated.append([note for note in notes if "All releases together" in note])
     first, second = stated
     assert first == [] and len(second) == 1 and second[0].endswith("its limit 0.1.")
+
+
+@pytest.mark.slow
+def test_a_person_whose_id_changes_its_spelling_keeps_side_and_ledger_entry(run: TableRun) -> None:
+    together = [{"statistic": "cumulative_disclosure.share", "at_most": 0.1, "bound": "proven"}]
+    policy = {"limits": together, "embedder": False}
+    evaluation = run.table.spec.evaluation.model_copy(update={"metrics": ["cumulative_disclosure"]})
+    spec = run.table.spec.model_copy(update={"evaluation": evaluation, "policy": policy})
+    source = Path(run.table.row_sources["source"].path)
+    rows = pd.read_parquet(source)
+    sides, ledgers = [], []
+    for seed, spelling in enumerate(("{:03d}-A", "{:03d}-A", "{}\u2010a ")):
+        seeded = spec.model_copy(update={"run": spec.run.model_copy(update={"seed": seed})})
+        run = replace(run, table=ResolvedTable.of(seeded))
+        rows.assign(person=rows["person"].map(spelling.format)).to_parquet(source)
+        values = until_prepared(run)
+        sides.append([values[role].frame()["a"].tolist() for role in run.table.roles])
+        values |= work.score(run, "cumulative_disclosure", values).values
+        values |= work.attest(run, "", values).values
+        work.publish(run, "", values)
+        ledgers.append(Ledger.from_bytes(run.gate.ledger(run.target.table)[1]))
+    assert sides[0] == sides[1] == sides[2]
+    assert [len(ledger.people) for ledger in ledgers] == [150, 150, 150], "no second entry of a person"
+    first, second, third = (dict(zip(ledger.plain, ledger.ratio, strict=True)) for ledger in ledgers)
+    assert first.keys() == second.keys() == third.keys()
+    assert all(second[person] <= third[person] for person in third)
+    assert not set(ledgers[1].people) & set(ledgers[2].people)
 
 
 def test_rows_of_another_split_are_rejected(run: TableRun) -> None:

@@ -1,0 +1,268 @@
+"""Subjects of the real tables: ids of people as exact text, and the plain form of an id.
+
+Excel, databases and programs write one id in several ways: "P7" and "p7 ", 7 and "7.0", "007" and "7". Such ids have
+one plain form. Two of them in the tables of a release stop a run; the split and the ledger of disclosure use the plain
+form, so that a person remains the same one if the spelling changes from night to night.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from privacy_assets.errors import ConfigError, InputError
+from privacy_assets.tables.column import Column, stacked
+from privacy_assets.tables.conversion import column_of
+from privacy_assets.tables.names import as_named, is_invisible
+from privacy_assets.tables.schema import ColumnSchema, Frame, check_subject, option_text, yaml_text
+
+EACH_ROW = {"each_row": True}  # the subject of a table in which each row is a different person
+IGNORED = "case, blanks, invisible characters, leading zeros and the form of numbers"
+# An exponent of two digits is enough for an id, and "1e999999" stays short.
+_NUMBER = re.compile(r"([+-]?)([0-9]+)(?:\.([0-9]*))?(?:e([+-]?)0*([0-9]{1,2}))?")
+_LEADING_ZEROS = re.compile(r"0+(?=[^\W_])")
+
+
+class Subject(NamedTuple):
+    """Declaration of the column that identifies people.
+
+    Attributes:
+        column: Column that identifies people. None: there is none.
+        each_row: True if the user states that each row is a different person.
+        exact_ids: True if the user states that two spellings of an id are two people.
+    """
+
+    column: str | None
+    each_row: bool = False
+    exact_ids: bool = False
+
+
+def read_subject(given: object) -> Subject:
+    """Read a subject: a column, ``{each_row: true}``, ``{column: id, exact: true}`` or None.
+
+    Raises:
+        ConfigError: If it is something else.
+    """
+    if given is None or isinstance(given, str):
+        return Subject(given)
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"subject must be the name of a column, not {type(given).__name__}.")
+    if dict(given) == EACH_ROW:
+        return Subject(None, each_row=True)
+    column = given.get("column")
+    is_exact = given.get("exact", False)
+    if not isinstance(column, str) or not isinstance(is_exact, bool) or set(given) - {"column", "exact"}:
+        raise ConfigError("subject must be the name of a column, {each_row: true} or {column: id, exact: true}.")
+    return Subject(as_named(column), exact_ids=is_exact)
+
+
+def subject_columns(
+    frames: Mapping[str, Frame], names: Mapping[str, str], subject: str | None, exact_ids: bool = False
+) -> dict[str, Column]:
+    """Return the subject column of the real tables, by role; nothing without a subject.
+
+    Args:
+        frames: Real tables by role.
+        names: Names of the tables in messages, by role.
+        subject: Column that identifies people.
+        exact_ids: True if two spellings of an id are two people.
+
+    Raises:
+        InputError: If the column or a subject is missing, or a person has two spellings.
+    """
+    if subject is None:
+        return {}
+    ids = {}
+    for role, frame in frames.items():
+        check_subject(frame.columns, subject, names[role])
+        ids[role] = subject_column(frame[subject], names[role])
+    if not exact_ids:
+        check_ids(ids, names)
+    return ids
+
+
+def subject_column(series: pd.Series, where: str) -> Column:
+    """Convert subject identifiers to strings, exactly: the integer 7 is "7", and "007" is another text.
+
+    Raises InputError if an identifier is missing or has only blanks and invisible characters.
+    """
+    name = str(series.name)
+    ids = as_ids(series, where)
+    is_empty = [not _is_visible(text) for text in ids.values or ()]
+    is_missing = np.array([*is_empty, True])[ids.cells]  # -1, missing, selects the last
+    missing = np.flatnonzero(is_missing)
+    if len(missing):
+        fix = "add the id of the person to every row"
+        raise InputError("the subject is missing", where=where, column=name, row=int(missing[0]), fix=fix)
+    return ids
+
+
+def as_ids(series: pd.Series, where: str) -> Column:
+    """Return the texts of subject identifiers, some of which may be missing."""
+    return column_of(series, ColumnSchema(str(series.name), "categorical", False, "str"), where, external=True)
+
+
+class Spellings(NamedTuple):
+    """Ids of some tables that have another spelling in these tables.
+
+    Attributes:
+        n_ids: Number of these ids.
+        n_plain: Number of their plain forms.
+        first: One of these ids.
+        other: Another spelling of it.
+    """
+
+    n_ids: int
+    n_plain: int
+    first: str
+    other: str
+
+    @property
+    def problem(self) -> str:
+        """Sentence on these ids, without an id and without a full stop."""
+        return f"{self.n_ids:,} ids are only {self.n_plain:,} if {IGNORED} are ignored"
+
+
+def find_spellings(subjects: Iterable[Column]) -> Spellings | None:
+    """Return the ids of some tables that have another spelling in these tables. None: no id has one.
+
+    Args:
+        subjects: Subject column of each table.
+    """
+    distinct = dict[str, None]()
+    for column in subjects:
+        distinct.update(dict.fromkeys(column.present().distinct().objects()))
+    ids = list(distinct)
+    codes, _ = pd.factorize(pd.Series(plain_ids(ids), dtype=object))
+    n_spellings = np.bincount(codes)
+    respelled = np.flatnonzero(n_spellings[codes] > 1)
+    if not len(respelled):
+        return None
+    first, other = np.flatnonzero(codes == codes[respelled[0]])[:2]
+    return Spellings(len(respelled), int((n_spellings > 1).sum()), ids[first], ids[other])
+
+
+def check_ids(subjects: Mapping[str, Column], names: Mapping[str, str]) -> None:
+    """Raise InputError if two ids of one table or of two have one plain form, see :func:`plain_id`.
+
+    They probably identify one person, who would then count as two people. ``names`` are the names of the tables.
+    """
+    found = find_spellings(subjects.values())
+    if found is None:
+        return
+    places = [_first_place(subjects, found.first), _first_place(subjects, found.other)]
+    (table, row), (other_table, other_row) = sorted(places)
+    roles = list(subjects)
+    column = subjects[roles[table]].name
+    problem = f"{found.problem}, such as the ids of this row and of row {row} in {names[roles[table]]}"
+    declared = yaml_text({"subject": {"column": column, "exact": True}})
+    options = f"--subject {option_text([column])} --exact-ids"
+    fix = (
+        "write the id of a person in one way in all rows and tables; or, if these are different people, state it"
+        f" (data: {declared}; on the command line {options})"
+    )
+    raise InputError(problem, where=names[roles[other_table]], column=column, row=other_row, fix=fix)
+
+
+def _first_place(subjects: Mapping[str, Column], text: str) -> tuple[int, int]:
+    """Return the position of the table, and of the row, in which an id occurs first."""
+    for position, column in enumerate(subjects.values()):
+        rows = np.flatnonzero(column.index_in([text]) == 0)
+        if len(rows):
+            return position, int(rows[0])
+    raise KeyError
+
+
+def joint_codes(subjects: Mapping[str, Column]) -> dict[str, np.ndarray]:
+    """Return the int64 subject code of each row by role, coded jointly over the roles."""
+    if not subjects:
+        return {}
+    ends = np.cumsum([len(column) for column in subjects.values()])[:-1]
+    codes, _ = pd.factorize(stacked(list(subjects.values())).cells)
+    return dict(zip(subjects, np.split(codes.astype(np.int64), ends), strict=True))
+
+
+def plain_ids(texts: Sequence[str]) -> list[str]:
+    """Return the plain form of each id, see :func:`plain_id`.
+
+    Args:
+        texts: Ids.
+    """
+    return [plain_id(text) for text in texts]
+
+
+def plain_id(text: str) -> str:
+    """Return the plain form of an id: "" if it has no visible character.
+
+    It has no upper case, compatibility or invisible characters, no leading zeros, and one blank between two words. All
+    dashes are hyphens, and decimal digits of any script are 0 to 9. A whole number, also with a fraction of 0 or with
+    an exponent, becomes its digits.
+
+    Args:
+        text: An id.
+    """
+    if text.isascii() and text.isalnum() and text[0].isalpha():
+        return text.lower()  # as below, faster
+    if text.isascii() and text.isdigit():
+        return text.lstrip("0") or "0"
+    if not (text.isascii() and text.isprintable()):
+        text = _folded(text)
+    words = text.lower().split()
+    plain = " ".join(words)
+    digits = _digits_of(plain)
+    if digits is not None:
+        return digits
+    zeros = _LEADING_ZEROS.match(plain)
+    return plain[zeros.end() :] if zeros else plain
+
+
+def _is_visible(text: str) -> bool:
+    return any(_plain_character(character).strip() for character in text)
+
+
+def _folded(text: str) -> str:
+    """Return a text without case, compatibility and invisible characters."""
+    plain = "".join(map(_plain_character, text))
+    folded = unicodedata.normalize("NFKC", plain).casefold()
+    # In Turkish, the upper case of "ı" is "I", and that of "i" has a dot.
+    folded = folded.replace("ı", "i").replace("i\u0307", "i")
+    return unicodedata.normalize("NFKC", folded)
+
+
+@cache
+def _plain_character(character: str) -> str:
+    """Return the blank, hyphen or digit that a character means, "" for an invisible one, or else the character."""
+    if character.isspace():
+        return " "
+    if is_invisible(character):
+        return ""
+    if character == "\N{MINUS SIGN}" or unicodedata.category(character) == "Pd":
+        return "-"
+    digit = unicodedata.decimal(character, None)
+    return character if digit is None else str(digit)
+
+
+def _digits_of(text: str) -> str | None:
+    """Return the digits of a whole number, with "-" if it is negative, or None for another text."""
+    number = _NUMBER.fullmatch(text)
+    if number is None:
+        return None
+    sign, whole, fraction, exponent_sign, exponent = number.groups()
+    if exponent is not None and not exponent_sign and fraction is None and whole.startswith("0"):
+        return None  # "0e123456" is a random code
+    digits = whole + (fraction or "")
+    n_whole = len(whole)
+    if exponent is not None:
+        n_whole = max(n_whole + int(exponent_sign + exponent), 0)
+    if digits[n_whole:].strip("0"):
+        return None
+    integer = digits[:n_whole].ljust(n_whole, "0").lstrip("0")
+    if not integer:
+        return "0"
+    return "-" + integer if sign == "-" else integer
