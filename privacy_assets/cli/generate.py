@@ -192,6 +192,9 @@ def _warn(fitted: FittedGenerator, options: argparse.Namespace) -> None:
     judge += ["--synthetic", options.out, *(["--subject", options.subject] if options.subject else [])]
     for option in COLUMNS:
         given = getattr(options, option)
+        if given is True:
+            judge.append(f"--{option}")
+            continue
         listed = given if isinstance(given, list) else [given] if given else []
         judge += [word for value in listed for word in (f"--{option.replace('_', '-')}", value)]
     lines = [
@@ -248,7 +251,7 @@ def _check_out(out: Path, options: argparse.Namespace) -> None:
     Raises:
         ConfigError: If it cannot.
     """
-    from privacy_assets.tables.files import SUFFIXES
+    from privacy_assets.tables.folders import SUFFIXES
 
     if out.suffix.lower() not in SUFFIXES:
         raise ConfigError(f"{out}: unknown suffix. Fix: name a .parquet or .csv file.")
@@ -280,7 +283,7 @@ def _check_writable(path: Path) -> None:
 
 
 def _kind(out: str) -> str:
-    from privacy_assets.tables.files import SUFFIXES
+    from privacy_assets.tables.folders import SUFFIXES
 
     return SUFFIXES[Path(out).suffix.lower()]
 

@@ -180,6 +180,7 @@ def power_analysis(
     missing: Mapping[str, Sequence[Any]] | None = None,
     timezone: str | None = None,
     read: Mapping[str, str] | None = None,
+    snapshots: bool = False,
     policy: Policy | Mapping[str, Any] | str | Path | None = None,
     draws: int = 3,
     seed: int | None = 0,
@@ -201,6 +202,7 @@ def power_analysis(
         missing: Values that mean a missing value, by column, in addition to empty cells.
         timezone: Zone of times without a time zone. None: they have none.
         read: Separator and encoding of CSV files, as in :func:`~privacy_assets.evaluate`.
+        snapshots: True if the files of a folder or glob are snapshots of the same people.
         policy: A Policy, a mapping, a YAML file, or the name of a built-in one (``small``). None: the default limits.
             Limits that need an embedder, a generator or earlier releases are left out.
         draws: Number of random splits, each with newly drawn people.
@@ -225,7 +227,9 @@ def power_analysis(
         raise ConfigError("progress must be a function that takes a string.")
     people = {role: int(numbers[role]) for role in DEFAULT_SHARES if numbers[role]}
     metrics, in_force, left_out = _choose(None if policy is None else load_policy(policy), {*people, "synthetic"})
-    declared = Declared.of(drop, None, None, missing=missing, timezone=timezone, read=read, subject=subject)
+    declared = Declared.of(
+        drop, None, None, missing=missing, timezone=timezone, read=read, snapshots=snapshots, subject=subject
+    )
     where, table = _table(rows, subject, kinds, declared)
     by_person = _rows_by_subject(table)
     if len(by_person) < sum(people.values()):

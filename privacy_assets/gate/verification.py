@@ -177,8 +177,8 @@ def declared_of(stated: Attestation) -> dict[str, Any]:
         for setting in ("missing", "rare_values"):
             own[setting] = {name: list(values) for name, values in setup.get(setting, {}).items()}
         own["relations"] = dict(setup.get("relations", {}))
-        zone = setup.get("timezone")
-        return {"seed": setup["seed"], "subject": setup.get("subject"), "timezone": zone, **own, **columns}
+        plain = {name: setup.get(name) for name in ("subject", "timezone", "snapshots")}
+        return {"seed": setup["seed"], **plain, **own, **columns}
     except (KeyError, TypeError, ValueError, AttributeError):
         raise stated.unreadable() from None
 

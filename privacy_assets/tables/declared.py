@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from zoneinfo import available_timezones
 
@@ -29,7 +29,7 @@ class Declared:
             :mod:`.published_categories`.
         missing: Values that mean a missing value, by column.
         relations: Relations between columns by name: True declares one, False switches one off; see :mod:`.relations`.
-        read: Separator and encoding of CSV files.
+        read: How files are written.
         timezone: Zone of times without a time zone, such as "Europe/Berlin". "": there is none.
     """
 
@@ -55,6 +55,7 @@ class Declared:
         timezone: Any = None,
         relations: Any = None,
         read: Any = None,
+        snapshots: Any = False,
         subject: str | None = None,
     ) -> Declared:
         """Create validated declarations from user input, with names in Unicode form NFC.
@@ -92,6 +93,10 @@ class Declared:
                     raise ConfigError(f"{argument}: {name!r} needs a list of strings or numbers.")
         if timezone is not None and (not isinstance(timezone, str) or timezone not in available_timezones()):
             raise ConfigError("timezone: unknown time zone. Fix: set the name of one, such as Europe/Berlin.")
+        if not isinstance(snapshots, bool):
+            raise ConfigError("snapshots must be true or false.")
+        if snapshots and subject is None:
+            raise ConfigError("snapshots need the column that identifies people. Fix: name it as the subject.")
         named = [*(drop or ()), *(new_values or {}), *(allowed_values or {})]
         for name in named:
             if named.count(name) > 1:
@@ -111,7 +116,7 @@ class Declared:
             {name: tuple(map(str, values)) for name, values in (missing or {}).items()},
             timezone or "",
             _switches(relations),
-            CsvFormat.of(read),
+            replace(CsvFormat.of(read), snapshots=snapshots),
         )
 
     def stated(self, keyed_fingerprint: Callable[[str], str]) -> dict[str, Any]:
@@ -136,6 +141,7 @@ class Declared:
             "missing": {name: list(values) for name, values in self.missing.items()},
             "timezone": self.timezone,
             "relations": dict(self.relations),
+            "snapshots": self.read.snapshots,
         }
         return {name: value for name, value in found.items() if value}
 
@@ -153,6 +159,7 @@ class Declared:
             "timezone": self.timezone or None,
             "relations": self.relations,
             "read": self.read,
+            "snapshots": self.read.snapshots,
         }
 
     def check(self, columns: Sequence[str]) -> None:

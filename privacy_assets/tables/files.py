@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import csv
 import datetime as dt
-import glob
 import gzip
 import io
 import re
@@ -22,24 +21,36 @@ import pyarrow.compute as pc
 from privacy_assets.errors import ConfigError, InputError, is_transient, safe_repr
 from privacy_assets.infra.files import is_path, not_a_file
 from privacy_assets.infra.objects import Location, ObjectPath, location
+from privacy_assets.tables.folders import (
+    SUFFIXES,
+    check_is_no_lakehouse,
+    check_layout,
+    folder_files,
+    glob_files,
+    has_wildcards,
+    is_pattern,
+    root_of,
+    suffix_of,
+)
 from privacy_assets.tables.schema import yaml_text
 from privacy_assets.tables.text import MARKERS, infer_text
 
 _NO_TABLES = "the folder contains no .parquet or .csv file"
-SUFFIXES = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".tsv": "csv", ".csv.gz": "csv", ".tsv.gz": "csv"}
 
 
 @dataclass(frozen=True, slots=True)
 class CsvFormat:
-    """How CSV files are written.
+    """How the files of a table are written.
 
     Attributes:
-        sep: Separator of fields. "": a tab in .tsv files, a comma in others.
-        encoding: Encoding of the text. "": UTF-8, or UTF-16 if the file begins with its byte order mark.
+        sep: Separator of fields of CSV files. "": a tab in .tsv files, a comma in others.
+        encoding: Encoding of CSV files. "": UTF-8, or UTF-16 if the file begins with its byte order mark.
+        snapshots: True if several files are snapshots of the same people: they may have equal rows.
     """
 
     sep: str = ""
     encoding: str = ""
+    snapshots: bool = False
 
     @classmethod
     def of(cls, given: Any) -> CsvFormat:
@@ -76,16 +87,10 @@ def _decodes_text(encoding: Any) -> bool:
     return isinstance(text, str)
 
 
-def suffix_of(file: Location | Path) -> str:
-    """Return the suffix of a file in lower case, with that of the text in a compressed file (".csv.gz")."""
-    parts = [part.lower() for part in Path(file.name).suffixes]
-    return "".join(parts[-2:]) if parts[-1:] == [".gz"] else "".join(parts[-1:])
-
-
 def table_files(path: str | Location) -> list[Location]:
     """Return the files that ``path`` names: one file, the matches of a glob pattern, or the tables in a folder.
 
-    Pipes and devices are not opened, because that could block forever.
+    Pipes and devices are not opened, because that could block forever. See :mod:`.folders` for folders and globs.
 
     Args:
         path: Path, or a URL such as ``s3://bucket/patients/*.parquet`` of any file system that fsspec supports.
@@ -94,44 +99,53 @@ def table_files(path: str | Location) -> list[Location]:
         The sorted files.
 
     Raises:
-        InputError: If ``path`` is not a path, does not exist or cannot be read, or a match is not a regular file.
+        InputError: If ``path`` is not a path, does not exist or cannot be read, a match is not a regular file, or the
+            files are not those of one table: they belong to a Delta, Iceberg or Hudi table, have several formats, or
+            are not all in Hive folders.
     """
     place = location(path)
     if isinstance(place, Path) and not is_path(place):
         fix = "pass a dataframe, or the path of a .parquet or .csv file"
         raise InputError(f"a string of {len(str(place))} characters is not the path of a table", fix=fix)
     try:
-        return sorted(_objects(place) if isinstance(place, ObjectPath) else _on_disk(place))
+        files = sorted(_found(place))
     except OSError as error:
         problem, fix = f"cannot be read ({error.strerror})", "check path and permissions"
         raise InputError(problem, where=str(place), fix=fix, transient=is_transient(error)) from None
-
-
-def _objects(place: ObjectPath) -> list[Location]:
-    if glob.has_magic(str(place)):
-        found = [match for match in place.matches() if match.is_file()]
-    else:
-        found = [place] if place.is_file() else [match for suffix in SUFFIXES for match in place.glob(f"*{suffix}")]
-    if not found:
-        raise InputError("no such file", where=str(place), fix="check the URL")
-    return list(found)
-
-
-def _on_disk(place: Path) -> list[Location]:
-    if place.is_dir():
-        found = [file for file in place.iterdir() if suffix_of(file) in SUFFIXES]
-        found = found or [file for file in place.glob("*=*/**/*") if suffix_of(file) in SUFFIXES]
-        missing = _NO_TABLES
-    elif glob.has_magic(str(place)) and not place.exists():
-        found, missing = [Path(match) for match in glob.glob(str(place))], "no file matches the pattern"
-    else:
-        found, missing = [place], ""
-    if not found:
-        raise InputError(missing, where=str(place), fix="check the path")
-    for file in found:
-        if wrong := not_a_file(file):
+    for file in files:
+        if isinstance(file, Path) and (wrong := not_a_file(file)):
             raise InputError(wrong, where=str(file), fix=_instead(file) or "give .parquet or .csv files")
-    return list(found)
+    return files
+
+
+def _found(place: Location) -> list[Location]:
+    """Return the files of a place, which exist unless it is a path that names one."""
+    if place.is_file():
+        if isinstance(place, Path):
+            check_is_no_lakehouse(place.parent)
+        return [place]
+    if isinstance(place, Path) and not place.is_dir() and not is_pattern(str(place)):
+        return [place]  # a pipe, or no file
+    root = place if place.is_dir() else root_of(place)
+    check_is_no_lakehouse(root)
+    files = folder_files(root) if root == place else glob_files(place)
+    if not files:
+        raise _no_files(place, root)
+    check_layout(root, files)
+    check_is_no_lakehouse(root, files)
+    return files
+
+
+def _no_files(place: Location, root: Location) -> InputError:
+    """Return the error of a place without table files."""
+    if isinstance(place, ObjectPath):
+        return InputError("no such file", where=str(place), fix="check the URL")
+    if root == place:
+        fix = "check the path; names that begin with a dot or an underscore are left out"
+        return InputError(_NO_TABLES, where=str(place), fix=fix)
+    if not has_wildcards(str(place)):
+        return InputError("no such file", where=str(place), fix="check the path")
+    return InputError("no file matches the pattern", where=str(place), fix="check the path")
 
 
 def _instead(missing: Path) -> str:

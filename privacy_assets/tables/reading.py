@@ -17,15 +17,9 @@ import pyarrow.parquet
 
 from privacy_assets.errors import InputError, is_transient, safe_repr
 from privacy_assets.infra.objects import Location, ObjectPath, location
-from privacy_assets.tables.files import (
-    SUFFIXES,
-    CsvFormat,
-    check_header,
-    csv_fault,
-    encoding_of,
-    suffix_of,
-    table_files,
-)
+from privacy_assets.tables.file_agreement import TableFile, check_agreement
+from privacy_assets.tables.files import CsvFormat, check_header, csv_fault, encoding_of, table_files
+from privacy_assets.tables.folders import SUFFIXES, folder_values, root_of, suffix_of
 from privacy_assets.tables.names import renamed
 from privacy_assets.tables.schema import check_frame, check_same_columns
 
@@ -38,28 +32,43 @@ def read_table(path: str | Location, form: CsvFormat = CSV) -> pd.DataFrame:
     """Read a Parquet or CSV file, or several with the same columns, as one frame with a new index.
 
     CSV files need a header line. Empty fields are missing; other fields are strings, whose type :mod:`.contract`
-    infers. In Parquet files, a named index stored by pandas becomes a column, and so do the folders of a partitioned
-    table (``sex=F/1.parquet``). Column names are normalized to Unicode NFC.
+    infers. In Parquet files, a named index stored by pandas becomes a column, and so do the Hive folders of a table
+    (``sex=F/1.parquet``). Column names are normalized to Unicode NFC.
+
+    Args:
+        path: Path or URL of a file, folder or glob.
+        form: How the files are written.
 
     Raises:
-        InputError: If a file cannot be read. The message names the file.
+        InputError: If a file cannot be read, or the files disagree. The message names the file.
     """
     place = location(path)
-    frames = [(file, _read_file(file, form).assign(**folder_values(place, file))) for file in table_files(place)]
-    first_file, first = frames[0]
-    for file, frame in frames[1:]:
-        check_same_columns(first.columns, str(first_file), frame.columns, str(file), SAME_COLUMNS)
-    joined = pd.concat([frame[first.columns] for _, frame in frames], ignore_index=True)
+    root = root_of(place)
+    files = table_files(place)
+    frames = []
+    described = []
+    for file in files:
+        frame = _read_file(file, form)
+        values = folder_values(root, file)
+        described.append(_described(file, frame, str(values)))
+        frames.append(frame.assign(**values))
+    first = frames[0]
+    for file, frame in zip(files, frames, strict=True):
+        check_same_columns(first.columns, str(files[0]), frame.columns, str(file), SAME_COLUMNS)
+    own_names = [name for name in first.columns if name not in folder_values(root, files[0])]
+    check_agreement(described, own_names, snapshots=form.snapshots)
+    joined = pd.concat([frame[first.columns] for frame in frames], ignore_index=True)
     check_frame(joined, where=str(place))
     return joined
 
 
-def folder_values(place: Location, file: Location) -> dict[str, str]:
-    """Return the values that the folders of a partitioned table stand for, by column: ``sex=F/1.parquet``."""
-    if not isinstance(place, Path) or not isinstance(file, Path) or not file.is_relative_to(place):
-        return {}
-    pairs = [part.partition("=") for part in file.relative_to(place).parts[:-1]]
-    return {name: value for name, sign, value in pairs if sign}
+def _described(file: Location, frame: pd.DataFrame, hive: str) -> TableFile:
+    """Return what the files of a table are compared by."""
+    types: dict[str, pa.DataType] = {}
+    if SUFFIXES[suffix_of(file)] == "parquet":
+        schema = pa.Schema.from_pandas(frame, preserve_index=False)
+        types = dict(zip(schema.names, schema.types, strict=True))
+    return TableFile(str(file), hive, len(frame), types, lambda name: frame[name])
 
 
 def kind_of(file: Location) -> str:

@@ -12,9 +12,11 @@ import pyarrow.parquet
 
 from privacy_assets.infra.objects import Location, ObjectPath, location
 from privacy_assets.tables.arrays import mapped_empty
+from privacy_assets.tables.file_agreement import TableFile, check_agreement
 from privacy_assets.tables.files import CsvFormat, table_files
+from privacy_assets.tables.folders import folder_values, root_of
 from privacy_assets.tables.names import as_named
-from privacy_assets.tables.reading import CSV, SAME_COLUMNS, folder_values, frame_of, kind_of, read_table, unreadable
+from privacy_assets.tables.reading import CSV, SAME_COLUMNS, frame_of, kind_of, read_table, unreadable
 from privacy_assets.tables.schema import check_frame, check_same_columns
 
 _MOST_OPEN = 64  # files that one table keeps open, each of them twice: a process may open about 1,000
@@ -23,16 +25,18 @@ _MOST_OPEN = 64  # files that one table keeps open, each of them twice: a proces
 def open_table(path: str | Location, form: CsvFormat = CSV) -> pd.DataFrame | StoredTable:
     """Open the table at ``path``: Parquet files as a :class:`StoredTable`, CSV files by :func:`~.reading.read_table`.
 
-    Raises InputError naming the file.
+    Arguments and errors are those of :func:`~.reading.read_table`.
     """
     place = location(path)
     files = table_files(place)
-    if {kind_of(file) for file in files} != {"parquet"} or any(folder_values(place, file) for file in files):
+    root = root_of(place)
+    if {kind_of(file) for file in files} != {"parquet"} or any(folder_values(root, file) for file in files):
         return read_table(place, form)
     table = StoredTable(files)
     if as_named(list(table.columns)) != list(table.columns):  # its files know the columns by other names
         return read_table(place, form)
     check_frame(table, where=str(place))
+    table.check_agreement(snapshots=form.snapshots)
     return table
 
 
@@ -85,6 +89,11 @@ class StoredTable:
             return self._coded(name)
         return pd.concat([part.column(name) for part in self._parts], ignore_index=True)
 
+    def check_agreement(self, *, snapshots: bool) -> None:
+        """Raise InputError if a column has two types, or two files have the same rows; see :mod:`.file_agreement`."""
+        files = [TableFile(part.where, "", part.rows, part.types, part.column) for part in self._parts]
+        check_agreement(files, list(self.columns), snapshots=snapshots)
+
     def drop(self, *, columns: Sequence[str]) -> StoredTable:
         """Return the table without these columns."""
         other = StoredTable.__new__(StoredTable)
@@ -106,7 +115,7 @@ class StoredTable:
 
 
 class _Part:
-    """One file: ``names`` of its columns, number of ``rows``, and dtypes of its string columns (``texts``)."""
+    """One file: ``names`` and Arrow ``types`` of its columns, number of ``rows``, dtypes of its strings (``texts``)."""
 
     def __init__(self, file: Location, stays_open: bool = True) -> None:
         self.where, self._stays_open = str(file), stays_open
@@ -117,6 +126,7 @@ class _Part:
             unreadable("parquet", self.where, error).raise_without_context()
         opened = self._opened()
         layout, self.rows = opened.schema_arrow, opened.metadata.num_rows
+        self.types = dict(zip(layout.names, layout.types, strict=True))
         self._metadata = layout.pandas_metadata or {}
         described = self._metadata.get("columns", ())
         self._columns = {column["field_name"]: column for column in described if "field_name" in column}
