@@ -76,7 +76,7 @@ def _check_types(name: str, files: Sequence[TableFile]) -> None:
     for file in typed[1:]:
         kind = _kind_of(file.type_of(name))
         if kind != wanted:
-            problem = f"it is {kind} here and {wanted} in {first.where}"
+            problem = f"it has the type {kind} here and {wanted} in {first.where}"
             raise InputError(problem, where=file.where, column=name, fix=_SAME_TYPES)
     if wanted == _NUMBER and len({_number_of(file.type_of(name)) for file in typed}) > 1:
         _check_exact(name, typed)
@@ -145,11 +145,15 @@ def _check_rows(files: Sequence[TableFile], names: Sequence[str]) -> None:
 
 def _may_repeat(hashes: Sequence[np.ndarray]) -> np.ndarray:
     """Return True for each pair of files of which more than half of the rows can be equal, bool (files, files)."""
-    distinct = [pd.unique(row_hashes) for row_hashes in hashes]
-    values, n_files = np.unique(np.concatenate(distinct), return_counts=True)
-    shared = values[n_files > 1]
-    n_shared = np.array([np.isin(row_hashes, shared).sum() for row_hashes in hashes])
     n_rows = np.array([len(row_hashes) for row_hashes in hashes])
+    file_numbers = np.repeat(np.arange(len(hashes)), n_rows)
+    codes, distinct = pd.factorize(np.concatenate(hashes))
+    first_file = np.empty(len(distinct), dtype=np.int64)
+    last_file = np.empty(len(distinct), dtype=np.int64)
+    first_file[codes[::-1]] = file_numbers[::-1]  # of equal codes, numpy assigns the last one
+    last_file[codes] = file_numbers
+    is_shared = (first_file != last_file)[codes]
+    n_shared = np.bincount(file_numbers[is_shared], minlength=len(hashes))
     pairs = 2 * np.minimum.outer(n_shared, n_shared) > np.minimum.outer(n_rows, n_rows)
     np.fill_diagonal(pairs, False)
     return pairs

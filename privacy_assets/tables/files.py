@@ -9,6 +9,7 @@ import gzip
 import io
 import re
 import shlex
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -166,6 +167,7 @@ _WIDE = {codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE}
 _NO_HEADER = "give the file a first line with the names of the columns"
 _SIGNS = {";": "semicolons", "\t": "tabs", "|": "bars", ",": "commas"}
 csv.field_size_limit(1 << 28)  # characters
+_INSTRUCTION = re.compile("sep=(.)", re.IGNORECASE | re.DOTALL)
 _LONG = 19  # digits
 _FEWEST_NAMES = 3  # minimum number of names to be recognized as a sequence; two numbers always form one
 
@@ -177,8 +179,11 @@ def encoding_of(start: bytes) -> str:
 
 def guess_format(file: Path) -> CsvFormat:
     """Return separator and encoding of a CSV file by its first 64 KiB: the separator that the first line has most."""
-    with gzip.open(file) if suffix_of(file).endswith(".gz") else file.open("rb") as stream:
-        start: bytes = stream.read(1 << 16)
+    try:
+        with gzip.open(file) if suffix_of(file).endswith(".gz") else file.open("rb") as stream:
+            start: bytes = stream.read(1 << 16)
+    except (OSError, EOFError, zlib.error):
+        return CsvFormat()  # the file cannot be read, which is reported when it is
     try:
         encoding = encoding_of(start)
         text = codecs.getincrementaldecoder(encoding)().decode(start)
@@ -261,6 +266,18 @@ def _shape_fault(stream: BinaryIO, where: str, sep: str, encoding: str) -> Input
     finally:
         text.detach()  # keep the stream open for its owner
     return None
+
+
+def check_no_instruction(fields: Sequence[str], where: str, sep: str) -> None:
+    """Raise InputError if the first line of a CSV file tells Excel the separator (``sep=;``)."""
+    instruction = _INSTRUCTION.fullmatch(sep.join(fields))
+    if instruction is None:
+        return
+    sign = instruction[1]
+    fix = "remove line 1"
+    if sign != sep:
+        fix += f", and {_read_fix(sep=sign)}"
+    raise InputError("line 1 is an instruction to Excel, not the names of the columns", where=where, fix=fix)
 
 
 def check_header(table: pa.Table, where: str, sep: str = ",") -> None:

@@ -5,24 +5,37 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import os
+import zlib
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from privacy_assets.errors import InputError, is_transient, safe_repr
+from privacy_assets.errors import InputError, environment_problem, is_transient, safe_repr
 from privacy_assets.infra.objects import Location, ObjectPath, location
 from privacy_assets.tables.file_agreement import TableFile, check_agreement
-from privacy_assets.tables.files import CsvFormat, check_header, csv_fault, encoding_of, table_files
+from privacy_assets.tables.files import (
+    CsvFormat,
+    check_header,
+    check_no_instruction,
+    csv_fault,
+    encoding_of,
+    table_files,
+)
 from privacy_assets.tables.folders import SUFFIXES, folder_values, root_of, suffix_of
 from privacy_assets.tables.names import renamed
 from privacy_assets.tables.schema import check_frame, check_same_columns
 
+_DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error)
+UNREADABLE = (pa.ArrowException, OSError, UnicodeError, csv.Error, MemoryError, *_DAMAGED)
+_Frame = TypeVar("_Frame", pd.DataFrame, pd.Series)
 _BLOCK = 1 << 24  # bytes parsed at once: the longest row of a CSV file
 CSV = CsvFormat()
 SAME_COLUMNS = "give all files of a glob the same columns"
@@ -57,9 +70,19 @@ def read_table(path: str | Location, form: CsvFormat = CSV) -> pd.DataFrame:
         check_same_columns(first.columns, str(files[0]), frame.columns, str(file), SAME_COLUMNS)
     own_names = [name for name in first.columns if name not in folder_values(root, files[0])]
     check_agreement(described, own_names, snapshots=form.snapshots)
-    joined = pd.concat([frame[first.columns] for frame in frames], ignore_index=True)
-    check_frame(joined, where=str(place))
-    return joined
+    rows = joined([frame[first.columns] for frame in frames], str(place))
+    check_frame(rows, where=str(place))
+    return rows
+
+
+def joined(parts: Sequence[_Frame], where: str) -> _Frame:
+    """Return the rows of several files. Raises InputError if a date of one does not fit the unit of another."""
+    try:
+        return pd.concat(parts, ignore_index=True)
+    except pd.errors.OutOfBoundsDatetime:
+        pass  # raised below, without the error as its context, whose message has the date
+    fix = "write times with the same unit in all files, or replace dates outside of the years 1678 to 2261"
+    raise InputError("files have times of several units, and a date does not fit the finest", where=where, fix=fix)
 
 
 def _described(file: Location, frame: pd.DataFrame, hive: str) -> TableFile:
@@ -84,8 +107,21 @@ def kind_of(file: Location) -> str:
 
 
 def unreadable(kind: str, where: str, error: Exception) -> InputError:
-    """Return the error for a parser failure, without the parser's message, which can quote cells."""
-    return InputError(f"cannot be read as {kind} ({type(error).__name__})", where=where)
+    """Return the error for a parser failure, without the parser's message, which can quote cells.
+
+    It names the resource that the process lacked (memory, threads, open files, space), or that the file is damaged.
+    """
+    number = getattr(error, "errno", None)
+    transient = number is not None and isinstance(error, OSError) and is_transient(error)
+    lacking = environment_problem(error)
+    if lacking is not None:
+        cause, fix = lacking
+        lack = cause or os.strerror(number or 0)
+        return InputError(f"cannot be read ({lack})", where=where, fix=fix, transient=transient)
+    is_damaged = isinstance(error, _DAMAGED) or (kind == "parquet" and number is None)
+    reason = ", because the file is cut off or damaged" if is_damaged else f" ({type(error).__name__})"
+    fix = "copy or write the file again" if is_damaged else None
+    return InputError(f"cannot be read as {kind}{reason}", where=where, fix=fix, transient=transient)
 
 
 def _read_file(file: Location, form: CsvFormat) -> pd.DataFrame:
@@ -100,7 +136,6 @@ def _read_file(file: Location, form: CsvFormat) -> pd.DataFrame:
             return parse_table(file, kind, where=str(file))
     except OSError as error:
         unread = unreadable(kind, str(file), error)
-        unread.transient = is_transient(error)
         raise unread from None
     with stream:
         return parse_table(stream, kind, where=str(file), form=form)
@@ -116,23 +151,25 @@ def parse_table(source: Path | BinaryIO, kind: str, *, where: str, form: CsvForm
         if not isinstance(source, Path) and not form.encoding:
             encoding = encoding_of(source.read(4))
             source.seek(0)
-        table = _read_csv(source, sep, encoding)
-    except (pa.ArrowException, OSError, EOFError, UnicodeError, csv.Error) as error:
-        fault = _other_kind(source, kind, where)
-        if fault is None and kind == "csv" and not isinstance(error, EOFError | gzip.BadGzipFile):
-            fault = _second_look(source, where, sep, encoding)
+        table = _read_csv(source, sep, encoding, where)
+    except UNREADABLE as error:
+        fault = None
+        if environment_problem(error) is None:
+            fault = other_kind(source, kind, where)
+            if fault is None and kind == "csv" and not isinstance(error, _DAMAGED):
+                fault = _second_look(source, where, sep, encoding)
         (fault or unreadable(kind, where, error)).raise_without_context()
     check_header(table, where, sep)
     return renamed(frame_of(table, where, kind), where)
 
 
-def _other_kind(source: Path | BinaryIO, kind: str, where: str) -> InputError | None:
+def other_kind(source: Path | BinaryIO, kind: str, where: str) -> InputError | None:
     """Return an error if the content of a file is not what its name says."""
     try:
         with nullcontext(source) if not isinstance(source, Path) else source.open("rb") as stream:
             stream.seek(0)
             is_parquet = stream.read(4) == b"PAR1"
-    except (OSError, EOFError):
+    except UNREADABLE:
         return None
     if is_parquet == (kind == "parquet"):
         return None
@@ -140,13 +177,15 @@ def _other_kind(source: Path | BinaryIO, kind: str, where: str) -> InputError | 
     return InputError(told, where=where, fix="give the file the suffix of its content (.parquet or .csv)")
 
 
-def _read_csv(source: Path | BinaryIO, sep: str, encoding: str) -> pa.Table:
+def _read_csv(source: Path | BinaryIO, sep: str, encoding: str, where: str) -> pa.Table:
     """Read a CSV file as text, so that no cell is changed: types are decided for all tables of a release together."""
     if isinstance(source, Path):
         with source.open("rb") as stream:
-            return _read_csv(stream, sep, encoding)
+            return _read_csv(stream, sep, encoding, where)
     # The types of pyarrow need the number of columns. A reader of pyarrow would still read ahead in a thread.
-    positions = [str(position) for position in range(_n_fields(source, sep, encoding))]
+    header = _first_line(source, sep, encoding)
+    check_no_instruction(header, where, sep)
+    positions = [str(position) for position in range(len(header))]
     arrow_encoding = "utf8" if encoding == "utf-8-sig" else encoding
     blocks = pa.csv.ReadOptions(block_size=_BLOCK, encoding=arrow_encoding, column_names=positions)
     parsing = pa.csv.ParseOptions(newlines_in_values=True, delimiter=sep)
@@ -157,15 +196,15 @@ def _read_csv(source: Path | BinaryIO, sep: str, encoding: str) -> pa.Table:
     return table.slice(1).rename_columns(names)
 
 
-def _n_fields(source: BinaryIO, sep: str, encoding: str) -> int:
-    """Return the number of fields in the first line of a CSV file that is not empty."""
+def _first_line(source: BinaryIO, sep: str, encoding: str) -> list[str]:
+    """Return the fields in the first line of a CSV file that is not empty."""
     text = io.TextIOWrapper(source, encoding=encoding, newline="")
     try:
         header = next(filter(None, csv.reader(text, delimiter=sep)), [])
     finally:
         text.detach()  # keep the stream open for its owner
     source.seek(0)
-    return len(header)
+    return header
 
 
 def _second_look(source: Path | BinaryIO, where: str, sep: str, encoding: str) -> InputError | None:
@@ -174,7 +213,7 @@ def _second_look(source: Path | BinaryIO, where: str, sep: str, encoding: str) -
             return csv_fault(source, where, sep, encoding)
         with source.open("rb") as stream:
             return csv_fault(stream, where, sep, encoding)
-    except OSError:
+    except UNREADABLE:
         return None
 
 
@@ -194,10 +233,19 @@ def frame_of(table: pa.Table, where: str, kind: str = "parquet") -> pd.DataFrame
         for name, column in zip(table.column_names, table.columns, strict=True):
             if pa.types.is_integer(column.type) and column.null_count and name in frame:
                 frame[name] = column.to_pandas(types_mapper=_EXACT.get).array  # pandas would read them as floats
-    except (pa.ArrowException, ValueError, OverflowError) as error:
+    except (*UNREADABLE, ValueError, OverflowError) as error:
         unreadable(kind, where, error).raise_without_context()
     stored = [name for name in frame.index.names if name is not None]
+    check_index(stored, list(frame.columns), where)
     return plain_types(frame.reset_index(level=stored) if stored else frame)
+
+
+def check_index(stored: Sequence[Any], columns: Sequence[Any], where: str) -> None:
+    """Raise InputError if an index that pandas stored in a Parquet file has the name of a column."""
+    repeated = [name for name in stored if name in columns]
+    if repeated:
+        fix = "rename the index, or write the file without it (index=False)"
+        raise InputError("the index has the name of a column", where=where, column=repeated[0], fix=fix)
 
 
 def plain_types(frame: pd.DataFrame) -> pd.DataFrame:

@@ -16,7 +16,18 @@ from privacy_assets.tables.file_agreement import TableFile, check_agreement
 from privacy_assets.tables.files import CsvFormat, table_files
 from privacy_assets.tables.folders import folder_values, root_of
 from privacy_assets.tables.names import as_named
-from privacy_assets.tables.reading import CSV, SAME_COLUMNS, frame_of, kind_of, read_table, unreadable
+from privacy_assets.tables.reading import (
+    CSV,
+    SAME_COLUMNS,
+    UNREADABLE,
+    check_index,
+    frame_of,
+    joined,
+    kind_of,
+    other_kind,
+    read_table,
+    unreadable,
+)
 from privacy_assets.tables.schema import check_frame, check_same_columns
 
 _MOST_OPEN = 64  # files that one table keeps open, each of them twice: a process may open about 1,000
@@ -52,7 +63,7 @@ def stored_rows(path: str | Location) -> int:
         try:
             with file.open("rb") as stream:
                 n_rows += pa.parquet.read_metadata(stream).num_rows
-        except (pa.ArrowException, OSError):
+        except UNREADABLE:
             continue  # reported with its reason when the file is read
     return n_rows
 
@@ -87,7 +98,7 @@ class StoredTable:
             raise KeyError(name)
         if name in self.texts:
             return self._coded(name)
-        return pd.concat([part.column(name) for part in self._parts], ignore_index=True)
+        return joined([part.column(name) for part in self._parts], self._parts[0].where)
 
     def check_agreement(self, *, snapshots: bool) -> None:
         """Raise InputError if a column has two types, or two files have the same rows; see :mod:`.file_agreement`."""
@@ -135,6 +146,7 @@ class _Part:
         plain = [name for name in layout.names if name not in self._index]
         self._first, self._stored = plain[:1], frozenset(layout.names)
         index = [name for name in self._frame(self._first).columns if name not in self._first]
+        check_index(index, plain, self.where)
         self.names = [*index, *plain]
         dtypes = frame_of(layout.empty_table(), self.where).dtypes
         self.texts = {
@@ -155,7 +167,7 @@ class _Part:
                 for chunk in opened.read_row_group(group, columns=[name]).column(name).chunks:
                     coded = chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
                     yield coded.dictionary.to_pylist(), coded.indices.fill_null(-1).to_numpy()
-        except (pa.ArrowException, OSError, ValueError) as error:
+        except (*UNREADABLE, ValueError) as error:
             unreadable("parquet", self.where, error).raise_without_context()
 
     def _frame(self, names: Sequence[str]) -> pd.DataFrame:
@@ -163,7 +175,7 @@ class _Part:
         wanted = [*self._index, *(name for name in names if name not in self._index)]
         try:
             table = self._opened().read(columns=wanted, use_threads=False)  # one column, mostly
-        except (pa.ArrowException, OSError) as error:
+        except UNREADABLE as error:
             unreadable("parquet", self.where, error).raise_without_context()
         if self._columns:  # otherwise pandas would parse the metadata of every column of the file
             own = [self._columns[name] for name in wanted if name in self._columns]
@@ -176,8 +188,9 @@ class _Part:
             footer = self._files[()].metadata if () in self._files else None
             try:
                 opened = pa.parquet.ParquetFile(self._source, read_dictionary=dictionaries, metadata=footer)
-            except (pa.ArrowException, OSError) as error:
-                unreadable("parquet", self.where, error).raise_without_context()
+            except UNREADABLE as error:
+                fault = other_kind(self._source, "parquet", self.where)
+                (fault or unreadable("parquet", self.where, error)).raise_without_context()
             if not self._stays_open:
                 return opened
             self._files[dictionaries] = opened
