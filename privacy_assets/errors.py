@@ -397,7 +397,10 @@ _SYSTEM = {
     errno.EAGAIN: "raise the limits of processes and memory (ulimit -u, and those of the container)",
 }  # fmt: skip
 # Parts of messages of libraries that tell the cause, with the fix. Only these words are shown, not the message.
-_THREADS = "raise the limit of threads (ulimit -u, and pids of the container), or set OMP_NUM_THREADS to fewer"
+_THREADS = (
+    "raise the limit of threads (ulimit -u, and pids of the container) and of memory (ulimit -v), or set"
+    " OMP_NUM_THREADS to fewer"
+)
 _MEMORY = "give the process more memory, or pass fewer rows"
 _PHRASES = {
     "can't start new thread": _THREADS,

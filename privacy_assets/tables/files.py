@@ -32,6 +32,7 @@ from privacy_assets.tables.folders import (
     is_pattern,
     root_of,
     suffix_of,
+    unescaped,
 )
 from privacy_assets.tables.schema import yaml_text
 from privacy_assets.tables.text import MARKERS, infer_text
@@ -109,7 +110,7 @@ def table_files(path: str | Location) -> list[Location]:
         fix = "pass a dataframe, or the path of a .parquet or .csv file"
         raise InputError(f"a string of {len(str(place))} characters is not the path of a table", fix=fix)
     try:
-        files = sorted(_found(place))
+        files = _found(place)
     except OSError as error:
         problem, fix = f"cannot be read ({error.strerror})", "check path and permissions"
         raise InputError(problem, where=str(place), fix=fix, transient=is_transient(error)) from None
@@ -120,16 +121,18 @@ def table_files(path: str | Location) -> list[Location]:
 
 
 def _found(place: Location) -> list[Location]:
-    """Return the files of a place, which exist unless it is a path that names one."""
+    """Return the sorted files of a place, which exist unless it is a path that names one."""
     if place.is_file():
         if isinstance(place, Path):
             check_is_no_lakehouse(place.parent)
         return [place]
+    if not is_pattern(str(place)) and place != unescaped(place):
+        return _found(unescaped(place))
     if isinstance(place, Path) and not place.is_dir() and not is_pattern(str(place)):
         return [place]  # a pipe, or no file
     root = place if place.is_dir() else root_of(place)
     check_is_no_lakehouse(root)
-    files = folder_files(root) if root == place else glob_files(place)
+    files = sorted(folder_files(root) if root == place else glob_files(place))
     if not files:
         raise _no_files(place, root)
     check_layout(root, files)

@@ -60,10 +60,17 @@ def has_wildcards(text: str) -> bool:
     return bool(set(_ESCAPED.sub("", text)) & {"*", "?"})
 
 
+def unescaped(place: Location) -> Location:
+    """Return a place whose escaped wildcards (``[*]``) are characters of its name."""
+    if isinstance(place, ObjectPath):
+        return ObjectPath(_ESCAPED.sub(r"\1", place.url))
+    return Path(_ESCAPED.sub(r"\1", str(place)))
+
+
 def root_of(place: Location) -> Location:
     """Return the folder above the first wildcard of a glob; for other places, the place itself."""
     if not is_pattern(str(place)):
-        return place
+        return unescaped(place)
     if isinstance(place, ObjectPath):
         protocol, _, key = place.url.partition("://")
         plain = _literal_parts(key.split("/"))

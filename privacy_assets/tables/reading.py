@@ -120,8 +120,8 @@ def unreadable(kind: str, where: str, error: Exception) -> InputError:
         return InputError(f"cannot be read ({lack})", where=where, fix=fix, transient=transient)
     is_damaged = isinstance(error, _DAMAGED) or (kind == "parquet" and number is None)
     reason = ", because the file is cut off or damaged" if is_damaged else f" ({type(error).__name__})"
-    fix = "copy or write the file again" if is_damaged else None
-    return InputError(f"cannot be read as {kind}{reason}", where=where, fix=fix, transient=transient)
+    advice = "copy or write the file again" if is_damaged else None
+    return InputError(f"cannot be read as {kind}{reason}", where=where, fix=advice, transient=transient)
 
 
 def _read_file(file: Location, form: CsvFormat) -> pd.DataFrame:
