@@ -255,6 +255,7 @@ def test_a_date_that_the_finest_unit_lacks(tmp_path: Path) -> None:
         assert "1621" not in str(caught.value) and caught.value.__context__ is None
 
 
+@pytest.mark.slow
 def test_snapshots_are_declared(tmp_path: Path, capsys: Any) -> None:
     """They need a subject, because each row would be another person."""
     months = {f"{month}.parquet": people(600) for month in (1, 2)}
