@@ -95,7 +95,7 @@ _COMMON: dict[str, dict[str, Any]] = {
     "--releases": {"metavar": "DIR", "help": "the release folder, or its URL (s3://bucket/releases)"},
     "--private": {"metavar": "DIR", "help": "the gate's private folder, or its URL"},
 }
-# Options that say how tables are read.
+# Options on how tables are read.
 READING = ("--kind", "--missing", "--timezone", "--sep", "--encoding", "--snapshots")
 COLUMNS = (*(name.removeprefix("--") for name in READING), "drop", "new_values", "allowed_values")
 

@@ -72,13 +72,13 @@ def _check_types(name: str, files: Sequence[TableFile]) -> None:
     if not typed:
         return
     first = typed[0]
-    wanted = _kind_of(first.type_of(name))
+    expected = _kind_of(first.type_of(name))
     for file in typed[1:]:
         kind = _kind_of(file.type_of(name))
-        if kind != wanted:
-            problem = f"it has the type {kind} here and {wanted} in {first.where}"
+        if kind != expected:
+            problem = f"it has the type {kind} here and {expected} in {first.where}"
             raise InputError(problem, where=file.where, column=name, fix=_SAME_TYPES)
-    if wanted == _NUMBER and len({_number_of(file.type_of(name)) for file in typed}) > 1:
+    if expected == _NUMBER and len({_number_of(file.type_of(name)) for file in typed}) > 1:
         _check_exact(name, typed)
 
 

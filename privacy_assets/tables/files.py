@@ -37,12 +37,13 @@ from privacy_assets.tables.folders import (
 from privacy_assets.tables.schema import yaml_text
 from privacy_assets.tables.text import MARKERS, infer_text
 
+_NO_MATCH = "no file matches the pattern"
 _NO_TABLES = "the folder contains no .parquet or .csv file"
 
 
 @dataclass(frozen=True, slots=True)
 class CsvFormat:
-    """How the files of a table are written.
+    """Form of the files of a table.
 
     Attributes:
         sep: Separator of fields of CSV files. "": a tab in .tsv files, a comma in others.
@@ -122,34 +123,38 @@ def table_files(path: str | Location) -> list[Location]:
 
 def _found(place: Location) -> list[Location]:
     """Return the sorted files of a place, which exist unless it is a path that names one."""
-    if place.is_file():
-        if isinstance(place, Path):
-            check_is_no_lakehouse(place.parent)
-        return [place]
-    if not is_pattern(str(place)) and place != unescaped(place):
-        return _found(unescaped(place))
-    if isinstance(place, Path) and not place.is_dir() and not is_pattern(str(place)):
+    is_glob = is_pattern(str(place)) and not place.exists()
+    named = place if is_glob or place.exists() else unescaped(place)
+    if named.is_file():
+        if isinstance(named, Path):
+            check_is_no_lakehouse(named.parent)
+        return [named]
+    if is_glob:
+        root = root_of(place)
+    elif isinstance(named, ObjectPath) or named.is_dir():
+        root = named
+    elif named == place:
         return [place]  # a pipe, or no file
-    root = place if place.is_dir() else root_of(place)
+    else:
+        raise InputError(_NO_MATCH, where=str(place), fix="check the path")
     check_is_no_lakehouse(root)
-    files = sorted(folder_files(root) if root == place else glob_files(place))
+    files = sorted(glob_files(place) if is_glob else folder_files(root))
     if not files:
-        raise _no_files(place, root)
+        raise _no_files(place, is_glob)
     check_layout(root, files)
     check_is_no_lakehouse(root, files)
     return files
 
 
-def _no_files(place: Location, root: Location) -> InputError:
-    """Return the error of a place without table files."""
+def _no_files(place: Location, is_glob: bool) -> InputError:
+    """Return the error of a folder or glob without table files."""
     if isinstance(place, ObjectPath):
         return InputError("no such file", where=str(place), fix="check the URL")
-    if root == place:
+    if not is_glob:
         fix = "check the path; names that begin with a dot or an underscore are left out"
         return InputError(_NO_TABLES, where=str(place), fix=fix)
-    if not has_wildcards(str(place)):
-        return InputError("no such file", where=str(place), fix="check the path")
-    return InputError("no file matches the pattern", where=str(place), fix="check the path")
+    problem = _NO_MATCH if has_wildcards(str(place)) else "no such file"
+    return InputError(problem, where=str(place), fix="check the path")
 
 
 def _instead(missing: Path) -> str:

@@ -20,7 +20,7 @@ from privacy_assets.infra.objects import Location, ObjectPath
 from privacy_assets.tables.names import as_named
 
 SUFFIXES = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".tsv": "csv", ".csv.gz": "csv", ".tsv.gz": "csv"}
-# Names that writers (Spark, Hive), office programs and systems give to files that are no part of a table.
+# Names that writers (Spark, Hive), office programs and systems give to files that contain no rows of a table.
 _LEFT_OUT_STARTS = (".", "_", "~$")
 _LEFT_OUT_NAMES = ("thumbs.db", "desktop.ini")
 _LEFT_OUT_SUFFIX = ".crc"
@@ -136,12 +136,12 @@ def glob_files(place: Location) -> list[Location]:
     if not has_wildcards(str(place)) and len(matches) == 1:
         return []  # the name of another file that does not exist, such as "people [copy].csv"
     names_hidden = is_left_out(place.name)
-    kept = []
+    visible = []
     for match in matches:
         *folders, name = _parts_below(root_of(place), match)
         if not any(map(is_left_out, folders)) and (names_hidden or not is_left_out(name)):
-            kept.append(match)
-    return kept
+            visible.append(match)
+    return visible
 
 
 def folder_values(root: Location, file: Location) -> dict[str, str | None]:
@@ -186,20 +186,21 @@ def check_layout(root: Location, files: Sequence[Location]) -> None:
             raise InputError(problem, where=str(file), fix=fix)
     layouts = {file: _layout(root, file) for file in files}
     deepest = max(files, key=lambda file: len(layouts[file]))
-    wanted = layouts[deepest]
-    if not any(wanted):
+    if "=" not in layouts[deepest]:
         return
     for file, layout in layouts.items():
-        if layout != wanted:
-            folders = "/".join(f"{name}=..." if name else "..." for name in wanted)
-            problem = f"it is not in folders {folders}, as {_shown(deepest)} is"
+        if layout != layouts[deepest]:
+            problem = f"it is not in folders {layouts[deepest]}, as {_shown(deepest)} is"
             raise InputError(problem, where=str(file), fix="move the file to another folder")
 
 
-def _layout(root: Location, file: Location) -> tuple[str, ...]:
-    """Return the column of each folder between ``root`` and a file, "" for a folder of none."""
-    parts = _parts_below(root, file)[:-1]
-    return tuple(part.partition("=")[0] if "=" in part else "" for part in parts)
+def _layout(root: Location, file: Location) -> str:
+    """Return the folders between ``root`` and a file without their values: "sex=.../..."."""
+    layout = []
+    for part in _parts_below(root, file)[:-1]:
+        name, sign, _ = part.partition("=")
+        layout.append(f"{name}=..." if sign else "...")
+    return "/".join(layout)
 
 
 def _format(file: Location) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import gzip
 import io
 import os
@@ -34,6 +35,8 @@ from privacy_assets.tables.names import renamed
 from privacy_assets.tables.schema import check_frame, check_same_columns
 
 _DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error)
+_DAMAGED_PARQUET = (pa.ArrowException, OSError)  # its parser has no error of its own for them
+_RESOURCES = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 UNREADABLE = (pa.ArrowException, OSError, UnicodeError, csv.Error, MemoryError, *_DAMAGED)
 _Frame = TypeVar("_Frame", pd.DataFrame, pd.Series)
 _BLOCK = 1 << 24  # bytes parsed at once: the longest row of a CSV file
@@ -109,19 +112,29 @@ def kind_of(file: Location) -> str:
 def unreadable(kind: str, where: str, error: Exception) -> InputError:
     """Return the error for a parser failure, without the parser's message, which can quote cells.
 
-    It names the resource that the process lacked (memory, threads, open files, space), or that the file is damaged.
+    It names the system error, or the resource that the process lacked: memory, threads, open files or space.
     """
-    number = getattr(error, "errno", None)
-    transient = number is not None and isinstance(error, OSError) and is_transient(error)
+    if isinstance(error, OSError) and error.errno is not None and error.errno not in _RESOURCES:
+        fix = "check the path, its permissions, and the disk or network"
+        problem = f"cannot be read ({os.strerror(error.errno)})"
+        return InputError(problem, where=where, fix=fix, transient=is_transient(error))
     lacking = environment_problem(error)
     if lacking is not None:
         cause, fix = lacking
-        lack = cause or os.strerror(number or 0)
-        return InputError(f"cannot be read ({lack})", where=where, fix=fix, transient=transient)
-    is_damaged = isinstance(error, _DAMAGED) or (kind == "parquet" and number is None)
-    reason = ", because the file is cut off or damaged" if is_damaged else f" ({type(error).__name__})"
-    advice = "copy or write the file again" if is_damaged else None
-    return InputError(f"cannot be read as {kind}{reason}", where=where, fix=advice, transient=transient)
+        cause = cause or os.strerror(getattr(error, "errno", 0))
+        is_temporary = isinstance(error, OSError)
+        return InputError(f"cannot be read ({cause})", where=where, fix=fix, transient=is_temporary)
+    return InputError(f"cannot be read as {kind} ({type(error).__name__})", where=where)
+
+
+def unread_file(kind: str, where: str, error: Exception) -> InputError:
+    """Return the error for a file that cannot be parsed: as :func:`unreadable`, or that the file is damaged."""
+    is_damaged = isinstance(error, _DAMAGED) or (kind == "parquet" and isinstance(error, _DAMAGED_PARQUET))
+    is_of_system = getattr(error, "errno", None) is not None or environment_problem(error) is not None
+    if not is_damaged or is_of_system:
+        return unreadable(kind, where, error)
+    problem = f"cannot be read as {kind}, because the file is cut off or damaged"
+    return InputError(problem, where=where, fix="copy or write the file again")
 
 
 def _read_file(file: Location, form: CsvFormat) -> pd.DataFrame:
@@ -135,8 +148,7 @@ def _read_file(file: Location, form: CsvFormat) -> pd.DataFrame:
         elif not isinstance(file, ObjectPath) and kind == "parquet":
             return parse_table(file, kind, where=str(file))
     except OSError as error:
-        unread = unreadable(kind, str(file), error)
-        raise unread from None
+        raise unreadable(kind, str(file), error) from None
     with stream:
         return parse_table(stream, kind, where=str(file), form=form)
 
@@ -158,7 +170,7 @@ def parse_table(source: Path | BinaryIO, kind: str, *, where: str, form: CsvForm
             fault = other_kind(source, kind, where)
             if fault is None and kind == "csv" and not isinstance(error, _DAMAGED):
                 fault = _second_look(source, where, sep, encoding)
-        (fault or unreadable(kind, where, error)).raise_without_context()
+        (fault or unread_file(kind, where, error)).raise_without_context()
     check_header(table, where, sep)
     return renamed(frame_of(table, where, kind), where)
 

@@ -26,6 +26,7 @@ from privacy_assets.tables.reading import (
     kind_of,
     other_kind,
     read_table,
+    unread_file,
     unreadable,
 )
 from privacy_assets.tables.schema import check_frame, check_same_columns
@@ -36,7 +37,7 @@ _MOST_OPEN = 64  # files that one table keeps open, each of them twice: a proces
 def open_table(path: str | Location, form: CsvFormat = CSV) -> pd.DataFrame | StoredTable:
     """Open the table at ``path``: Parquet files as a :class:`StoredTable`, CSV files by :func:`~.reading.read_table`.
 
-    Arguments and errors are those of :func:`~.reading.read_table`.
+    See :func:`~.reading.read_table` for arguments and errors.
     """
     place = location(path)
     files = table_files(place)
@@ -168,7 +169,7 @@ class _Part:
                     coded = chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
                     yield coded.dictionary.to_pylist(), coded.indices.fill_null(-1).to_numpy()
         except (*UNREADABLE, ValueError) as error:
-            unreadable("parquet", self.where, error).raise_without_context()
+            unread_file("parquet", self.where, error).raise_without_context()
 
     def _frame(self, names: Sequence[str]) -> pd.DataFrame:
         """Return the frame of some columns, and of a named index."""
@@ -176,7 +177,7 @@ class _Part:
         try:
             table = self._opened().read(columns=wanted, use_threads=False)  # one column, mostly
         except UNREADABLE as error:
-            unreadable("parquet", self.where, error).raise_without_context()
+            unread_file("parquet", self.where, error).raise_without_context()
         if self._columns:  # otherwise pandas would parse the metadata of every column of the file
             own = [self._columns[name] for name in wanted if name in self._columns]
             table = table.replace_schema_metadata({"pandas": json.dumps({**self._metadata, "columns": own})})
@@ -190,7 +191,7 @@ class _Part:
                 opened = pa.parquet.ParquetFile(self._source, read_dictionary=dictionaries, metadata=footer)
             except UNREADABLE as error:
                 fault = other_kind(self._source, "parquet", self.where)
-                (fault or unreadable("parquet", self.where, error)).raise_without_context()
+                (fault or unread_file("parquet", self.where, error)).raise_without_context()
             if not self._stays_open:
                 return opened
             self._files[dictionaries] = opened

@@ -190,7 +190,9 @@ def test_a_renamed_hive_folder_is_another_source(tmp_path: Path) -> None:
     assert sensors.files_fingerprint(str(tmp_path), b"key") != before
 
 
-def test_a_folder_that_is_no_table_skips_the_tick_and_fails_the_run(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+def test_a_folder_that_is_no_table_skips_the_tick_and_fails_the_run(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
     folder = tmp_path / "in"
     (folder / "_delta_log").mkdir(parents=True)
     people(100, 0).to_parquet(folder / "0.parquet")

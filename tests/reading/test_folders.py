@@ -1,4 +1,4 @@
-"""Folders and globs of a table: what is read, and what stops ``inspect``, ``evaluate`` and ``run``."""
+"""Folders and globs of a table, read by ``inspect``, ``evaluate`` and ``run``, or rejected."""
 
 from __future__ import annotations
 
@@ -91,11 +91,21 @@ def refused(place: str, told: str, work: Path, capsys: Any) -> None:
 
 
 HIVE = {"sex=F/1.parquet": A, "sex=M/1.parquet": B}
-LEFT_OUT = {
-    name: b"x"
-    for name in ("_SUCCESS", "_metadata", "_common_metadata", "_committed_1", "_started_1", ".DS_Store", "Thumbs.db",
-                 "desktop.ini", "~$people.xlsx", "._part-0.parquet", ".part-0.parquet.crc", "_temporary/0/a.parquet")
-}  # fmt: skip
+SYSTEM_NAMES = (
+    "_SUCCESS",
+    "_metadata",
+    "_common_metadata",
+    "_committed_1",
+    "_started_1",
+    ".DS_Store",
+    "Thumbs.db",
+    "desktop.ini",
+    "~$people.xlsx",
+    "._part-0.parquet",
+    ".part-0.parquet.crc",
+    "_temporary/0/a.parquet",
+)
+LEFT_OUT: dict[str, Content] = dict.fromkeys(SYSTEM_NAMES, b"x")
 REFUSED: dict[str, tuple[dict[str, Content], str, str]] = {
     "two formats": ({"a.parquet": A, "b.csv": B}, "", r"b\.csv: it is a \.csv file, and .*a\.parquet.* is a \.parquet"),
     "two formats in a glob": ({"a.parquet": A, "b.csv": B}, "/*", r"b\.csv: it is a \.csv file"),
@@ -174,7 +184,7 @@ def test_hive_folders_state_decoded_values(path: str, tmp_path: Path) -> None:
         found = read_both(f"{place}{path}")
         assert found["town"].isna().sum() == 60 and set(found["town"].dropna()) == {"A/B é"}
         assert found.groupby("m")["person"].max().to_dict() == {"1": 59, "2": 119}
-    one = read_both(f"{tmp_path}/town=A%2FB%20%C3%A9/*/*.parquet")  # the folder of one partition is no column
+    one = read_both(f"{tmp_path}/town=A%2FB%20%C3%A9/*/*.parquet")  # above the first wildcard
     assert list(one.columns) == [*A.columns, "m"]
 
 

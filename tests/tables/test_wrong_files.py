@@ -94,7 +94,8 @@ def test_headers_of_years_positions_and_words_are_headers(tmp_path: Path, conten
 def test_the_first_line_of_excel(tmp_path: Path, encoding: str, line: str, form: CsvFormat, capsys: Any) -> None:
     path = tmp_path / "people.csv"
     path.write_text(f"{line}\na;b\n1;{SECRET}\n2;x\n", encoding=encoding)
-    with pytest.raises(InputError, match=r"people\.csv: line 1 is an instruction to Excel.*Fix: remove line 1") as caught:
+    told = r"people\.csv: line 1 is an instruction to Excel.*Fix: remove line 1"
+    with pytest.raises(InputError, match=told) as caught:
         read_table(path, form)
     assert ("--sep ';'" in str(caught.value)) == (form.sep == "")
     assert main(["inspect", str(path)]) == 2
@@ -112,9 +113,17 @@ def test_a_parquet_file_that_is_cut_or_damaged(tmp_path: Path, codec: str, capsy
     assert "the file is cut off or damaged" in capsys.readouterr().err
 
 
+DAMAGES: list[Callable[[bytes], bytes]] = [
+    lambda whole: whole[:-9],
+    lambda whole: whole[:40],
+    lambda whole: whole[:-8] + bytes(8),
+    lambda whole: whole[:30] + bytes(40) + whole[70:],
+    lambda _: b"a,b\n1,2\n",
+]
+
+
 @pytest.mark.parametrize("suffix", [".csv.gz", ".tsv.gz"])
-@pytest.mark.parametrize("change", [lambda whole: whole[:-9], lambda whole: whole[:40], lambda whole: whole[:-8] + bytes(8),
-                                    lambda whole: whole[:30] + bytes(40) + whole[70:], lambda whole: b"a,b\n1,2\n"])  # fmt: skip
+@pytest.mark.parametrize("change", DAMAGES)
 def test_a_compressed_file_that_is_cut_or_damaged(
     tmp_path: Path, suffix: str, change: Callable[[bytes], bytes], capsys: Any
 ) -> None:
