@@ -136,9 +136,9 @@ def _check_rows(files: Sequence[TableFile], names: Sequence[str]) -> None:
         for file, row_hashes in zip(candidates, hashes, strict=True):
             row_hashes *= _MULTIPLIER
             row_hashes += _hashed(file.column(name))
-        kept = np.flatnonzero(_may_repeat(hashes).any(axis=1))
-        candidates = [candidates[i] for i in kept]
-        hashes = [hashes[i] for i in kept]
+        positions = np.flatnonzero(_may_repeat(hashes).any(axis=1))
+        candidates = [candidates[i] for i in positions]
+        hashes = [hashes[i] for i in positions]
     if candidates:
         _compare(candidates, hashes)
 

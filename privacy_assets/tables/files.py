@@ -121,40 +121,40 @@ def table_files(path: str | Location) -> list[Location]:
     return files
 
 
-def _found(place: Location) -> list[Location]:
-    """Return the sorted files of a place, which exist unless it is a path that names one."""
-    is_glob = is_pattern(str(place)) and not place.exists()
-    named = place if is_glob or place.exists() else unescaped(place)
-    if named.is_file():
-        if isinstance(named, Path):
-            check_is_no_lakehouse(named.parent)
-        return [named]
+def _found(path: Location) -> list[Location]:
+    """Return the sorted files of a path, which exist unless it is a path that names one."""
+    is_glob = is_pattern(str(path)) and not path.exists()
+    literal = path if is_glob or path.exists() else unescaped(path)
+    if literal.is_file():
+        if isinstance(literal, Path):
+            check_is_no_lakehouse(literal.parent)
+        return [literal]
     if is_glob:
-        root = root_of(place)
-    elif isinstance(named, ObjectPath) or named.is_dir():
-        root = named
-    elif named == place:
-        return [place]  # a pipe, or no file
+        root = root_of(path)
+    elif isinstance(literal, ObjectPath) or literal.is_dir():
+        root = literal
+    elif literal == path:
+        return [path]  # a pipe, or no file
     else:
-        raise InputError(_NO_MATCH, where=str(place), fix="check the path")
+        raise InputError(_NO_MATCH, where=str(path), fix="check the path")
     check_is_no_lakehouse(root)
-    files = sorted(glob_files(place) if is_glob else folder_files(root))
+    files = sorted(glob_files(path) if is_glob else folder_files(root))
     if not files:
-        raise _no_files(place, is_glob)
+        raise _no_files(path, is_glob)
     check_layout(root, files)
     check_is_no_lakehouse(root, files)
     return files
 
 
-def _no_files(place: Location, is_glob: bool) -> InputError:
+def _no_files(path: Location, is_glob: bool) -> InputError:
     """Return the error of a folder or glob without table files."""
-    if isinstance(place, ObjectPath):
-        return InputError("no such file", where=str(place), fix="check the URL")
+    if isinstance(path, ObjectPath):
+        return InputError("no such file", where=str(path), fix="check the URL")
     if not is_glob:
         fix = "check the path; names that begin with a dot or an underscore are left out"
-        return InputError(_NO_TABLES, where=str(place), fix=fix)
-    problem = _NO_MATCH if has_wildcards(str(place)) else "no such file"
-    return InputError(problem, where=str(place), fix="check the path")
+        return InputError(_NO_TABLES, where=str(path), fix=fix)
+    problem = _NO_MATCH if has_wildcards(str(path)) else "no such file"
+    return InputError(problem, where=str(path), fix="check the path")
 
 
 def _instead(missing: Path) -> str:

@@ -60,22 +60,22 @@ def has_wildcards(text: str) -> bool:
     return bool(set(_ESCAPED.sub("", text)) & {"*", "?"})
 
 
-def unescaped(place: Location) -> Location:
-    """Return a place whose escaped wildcards (``[*]``) are characters of its name."""
-    if isinstance(place, ObjectPath):
-        return ObjectPath(_ESCAPED.sub(r"\1", place.url))
-    return Path(_ESCAPED.sub(r"\1", str(place)))
+def unescaped(path: Location) -> Location:
+    """Return a path whose escaped wildcards (``[*]``) are characters of its name."""
+    if isinstance(path, ObjectPath):
+        return ObjectPath(_ESCAPED.sub(r"\1", path.url))
+    return Path(_ESCAPED.sub(r"\1", str(path)))
 
 
-def root_of(place: Location) -> Location:
-    """Return the folder above the first wildcard of a glob; for other places, the place itself."""
-    if not is_pattern(str(place)):
-        return unescaped(place)
-    if isinstance(place, ObjectPath):
-        protocol, _, key = place.url.partition("://")
+def root_of(path: Location) -> Location:
+    """Return the folder above the first wildcard of a glob; for other paths, the path itself."""
+    if not is_pattern(str(path)):
+        return unescaped(path)
+    if isinstance(path, ObjectPath):
+        protocol, _, key = path.url.partition("://")
         plain = _literal_parts(key.split("/"))
         return ObjectPath(f"{protocol}://{'/'.join(plain)}")
-    return Path(*_literal_parts(place.parts))
+    return Path(*_literal_parts(path.parts))
 
 
 def _literal_parts(parts: Sequence[str]) -> list[str]:
@@ -125,20 +125,19 @@ def _is_hive(name: str) -> bool:
     return "=" in name and not is_left_out(name)
 
 
-def glob_files(place: Location) -> list[Location]:
+def glob_files(path: Location) -> list[Location]:
     """Return the files that match a glob, without those of writers and systems unless the glob names them."""
-    if isinstance(place, ObjectPath):
-        pattern = ObjectPath(pattern_of(place.url))
+    if isinstance(path, ObjectPath):
+        pattern = ObjectPath(pattern_of(path.url))
         matches: list[Location] = [match for match in pattern.matches() if match.is_file()]
     else:
-        found = glob.glob(pattern_of(str(place)), recursive=True)
-        matches = [Path(match) for match in found]
-    if not has_wildcards(str(place)) and len(matches) == 1:
+        matches = [Path(name) for name in glob.glob(pattern_of(str(path)), recursive=True)]
+    if not has_wildcards(str(path)) and len(matches) == 1:
         return []  # the name of another file that does not exist, such as "people [copy].csv"
-    names_hidden = is_left_out(place.name)
+    names_hidden = is_left_out(path.name)
     visible = []
     for match in matches:
-        *folders, name = _parts_below(root_of(place), match)
+        *folders, name = _parts_below(root_of(path), match)
         if not any(map(is_left_out, folders)) and (names_hidden or not is_left_out(name)):
             visible.append(match)
     return visible
