@@ -15,6 +15,8 @@ from privacy_assets.errors import ConfigError
 try:
     import numba
 except ValueError:
+    if "NUMBA_NUM_THREADS" not in os.environ:
+        raise
     raise ConfigError("NUMBA_NUM_THREADS must be an integer of at least 1. Fix: change or unset it.") from None
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, UserProvidedCacheLocator
 
