@@ -397,17 +397,25 @@ _SYSTEM = {
     errno.EAGAIN: "raise the limits of processes and memory (ulimit -u, and those of the container)",
 }  # fmt: skip
 # Parts of messages of libraries that tell the cause, with the fix. Only these words are shown, not the message.
+_THREADS = (
+    "raise the limit of threads (ulimit -u, and pids of the container) and of memory (ulimit -v), or set"
+    " OMP_NUM_THREADS to fewer"
+)
+_MEMORY = "give the process more memory, or pass fewer rows"
 _PHRASES = {
-    "can't start new thread": "raise the limit of threads (ulimit -u, and pids of the container), or set"
-    " OMP_NUM_THREADS to fewer",
+    "can't start new thread": _THREADS,
+    "Failed to launch worker thread": _THREADS,  # Arrow
+    "Resource temporarily unavailable": _THREADS,
+    "failed to map segment from shared object": "give the process more memory (ulimit -v, and that of the container)",
     "No space left on device": _WRITABLE,
     "Read-only file system": _WRITABLE,
     "Too many open files": "raise the limit of open files (ulimit -n)",
     "No usable temporary directory": "set TMPDIR to a folder with free space that this user can write to",
     "maximum recursion depth exceeded": "raise the recursion limit of the program (sys.setrecursionlimit)",
-    "out of memory": "give the process more memory, or pass fewer rows",
-    "can't allocate memory": "give the process more memory, or pass fewer rows",
-    "Unable to allocate": "give the process more memory, or pass fewer rows",
+    "out of memory": _MEMORY,
+    "can't allocate memory": _MEMORY,
+    "Cannot allocate memory": _MEMORY,
+    "Unable to allocate": _MEMORY,
 }
 _LONGEST_CAUSE = 300  # characters of the message of an import
 
@@ -425,17 +433,17 @@ def environment_problem(error: BaseException) -> tuple[str, str] | None:
         A clause, which is empty if the name of the system error tells it, and an imperative, both without a final
         period. None: another cause.
     """
-    if isinstance(error, ImportError) and _while_importing(error):
+    message = " ".join(part for part in error.args if isinstance(part, str))
+    phrase = next((phrase for phrase in _PHRASES if phrase in message), None)
+    if phrase is None and isinstance(error, ImportError) and _while_importing(error):
         cause = " ".join(str(error).split())[:_LONGEST_CAUSE].removesuffix(".")
         return cause, "repair or install that package in the environment of this program (pip check)"
     if isinstance(error, MemoryError):
-        return "out of memory", _PHRASES["out of memory"]
+        return "out of memory", _MEMORY
     disk = _disk_of(error)
     if isinstance(error, OSError) and isinstance(error.errno, int) and error.errno in _SYSTEM:
         return "", _SYSTEM[error.errno].format(disk=disk)
-    message = " ".join(part for part in error.args if isinstance(part, str))
-    found = next((phrase for phrase in _PHRASES if phrase in message), None)
-    return None if found is None else (found, _PHRASES[found].format(disk=disk))
+    return None if phrase is None else (phrase, _PHRASES[phrase].format(disk=disk))
 
 
 def _disk_of(error: BaseException) -> str:

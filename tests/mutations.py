@@ -379,6 +379,32 @@ MUTATIONS = [
         "if nothing:",
         ("test_redaction.py",),
     ),
+    # --- files ---
+    Mutation(
+        "a Delta table is read as a folder",
+        "tables/files.py", "    check_is_no_lakehouse(root)\n", "",
+        ("reading/test_folders.py",),
+    ),
+    Mutation(
+        "copies of a file are read twice",
+        "tables/file_agreement.py", "if n_equal == first.n_rows == second.n_rows:", "if False:",
+        ("reading/test_folders.py",),
+    ),
+    Mutation(
+        "files of two types are joined",
+        "tables/file_agreement.py", "if kind != expected:", "if False:",
+        ("reading/test_folders.py",),
+    ),
+    Mutation(
+        "a missing name in brackets is a pattern",
+        "tables/folders.py", 'return _NAME_IN_BRACKETS.sub("[[]", text)', "return text",
+        ("reading/test_folders.py",),
+    ),
+    Mutation(
+        "the sensor trusts a time that programs can set",
+        "dagster/table.py", ", facts.st_ctime_ns]", "]",
+        ("dagster/test_sensors.py",),
+    ),
     # --- generators ---
     Mutation(
         "values of one person less than the threshold are published",

@@ -116,6 +116,10 @@ def raising(error: BaseException) -> Callable[[], None]:
         (importing_a_module("def f():\n    raise ImportError('needs NumPy 2')\nf()"), ": needs NumPy 2. Fix: repair"),
         (failing_import, "No module named 'no_such_package'. Fix: repair or install that package"),
         (raising(ImportError("SECRET-7f3a")), "Its message is hidden"),
+        (
+            importing_a_module("raise ImportError('libtorch.so: failed to map segment from shared object')"),
+            ": failed to map segment from shared object. Fix: give the process more memory",
+        ),
         (raising(RuntimeError("can't start new thread")), ": can't start new thread. Fix: raise the limit of threads"),
         (
             raising(RuntimeError("CUDA out of memory. SECRET-7f3a")),

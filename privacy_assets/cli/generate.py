@@ -193,6 +193,9 @@ def _warn(fitted: FittedGenerator, options: argparse.Namespace) -> None:
     judge += ["--exact-ids"] if options.exact_ids else []
     for option in COLUMNS:
         given = getattr(options, option)
+        if given is True:
+            judge.append(f"--{option}")
+            continue
         listed = given if isinstance(given, list) else [given] if given else []
         judge += [word for value in listed for word in (f"--{option.replace('_', '-')}", value)]
     lines = [
@@ -249,7 +252,7 @@ def _check_out(out: Path, options: argparse.Namespace) -> None:
     Raises:
         ConfigError: If it cannot.
     """
-    from privacy_assets.tables.files import SUFFIXES
+    from privacy_assets.tables.folders import SUFFIXES
 
     if out.suffix.lower() not in SUFFIXES:
         raise ConfigError(f"{out}: unknown suffix. Fix: name a .parquet or .csv file.")
@@ -281,7 +284,7 @@ def _check_writable(path: Path) -> None:
 
 
 def _kind(out: str) -> str:
-    from privacy_assets.tables.files import SUFFIXES
+    from privacy_assets.tables.folders import SUFFIXES
 
     return SUFFIXES[Path(out).suffix.lower()]
 

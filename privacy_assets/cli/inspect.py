@@ -18,7 +18,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -120,6 +120,7 @@ def add_inspect(commands: Commands) -> None:
     """Add the command to the command line."""
     command = commands.add("inspect", _inspect, "show how the columns of tables are read", __doc__)
     command.option("files", "Parquet or CSV files, folders, globs, or - for standard input", metavar="FILE", nargs="+")
+    command.common("--snapshots")
     command.option("--yaml", "print the file of a table for `privacy-assets run`", action="store_true")
 
 
@@ -127,7 +128,7 @@ def _inspect(options: argparse.Namespace) -> int:
     from privacy_assets.tables.reading import read_table
     from privacy_assets.tables.roles import may_tell_people_apart, unique_codes
 
-    forms = [_format(path) for path in options.files]
+    forms = [replace(_format(path), snapshots=options.snapshots) for path in options.files]
     frames = [read_table(path, form) for path, form in zip(options.files, forms, strict=True)]
     people = PersonColumns(unique_codes(frames[0]), may_tell_people_apart(frames[0], ()))
     columns = _inspected(frames, options.files, people)
@@ -264,7 +265,8 @@ def _listed(title: str, names: Sequence[str], hint: str) -> list[str]:
 
 
 def _format(path: str) -> CsvFormat:
-    from privacy_assets.tables.files import CsvFormat, guess_format, suffix_of, table_files
+    from privacy_assets.tables.files import CsvFormat, guess_format, table_files
+    from privacy_assets.tables.folders import suffix_of
 
     files = [file for file in table_files(path) if isinstance(file, Path) and "csv" in suffix_of(file)]
     return guess_format(files[0]) if files else CsvFormat()
@@ -314,6 +316,8 @@ def _yaml(
     if not is_plain:
         encoding = form.encoding.replace("utf-8-sig", "utf-8")
         yield f"  read: {yaml_text({'sep': form.sep, 'encoding': encoding})}"
+    if form.snapshots:
+        yield "  snapshots: true"
 
 
 def _subject_lines(people: PersonColumns, spellings: Spellings | None) -> Iterator[str]:

@@ -73,6 +73,10 @@ _COMMON: dict[str, dict[str, Any]] = {
     "--timezone": {"metavar": "ZONE", "help": "zone of times without a time zone, for example Europe/Berlin"},
     "--sep": {"metavar": "CHARACTER", "help": "separator of CSV files (default: a comma, in .tsv files a tab)"},
     "--encoding": {"metavar": "NAME", "help": "encoding of CSV files, for example cp1252 (default: UTF-8 or UTF-16)"},
+    "--snapshots": {
+        "action": "store_true",
+        "help": "the files of a folder or glob are snapshots of the same people: they may contain the same rows",
+    },
     "--new-values": repeatable(
         "COLUMN=REASON",
         "column in which new values are allowed, and the reason, which is recorded; once for each column",
@@ -92,7 +96,8 @@ _COMMON: dict[str, dict[str, Any]] = {
     "--releases": {"metavar": "DIR", "help": "the release folder, or its URL (s3://bucket/releases)"},
     "--private": {"metavar": "DIR", "help": "the gate's private folder, or its URL"},
 }
-READING = ("--kind", "--missing", "--timezone", "--sep", "--encoding")  # options that say how tables are read
+# Options on how tables are read.
+READING = ("--kind", "--missing", "--timezone", "--sep", "--encoding", "--snapshots")
 COLUMNS = (*(name.removeprefix("--") for name in READING), "drop", "new_values", "allowed_values")
 
 
@@ -317,6 +322,7 @@ def declared_columns(options: argparse.Namespace) -> Declared:
     return Declared.of(parts("drop", options.drop), reasons, values, missing=missing,
                        timezone=getattr(options, "timezone", None),
                        read={name: getattr(options, name, None) for name in ("sep", "encoding")},
+                       snapshots=getattr(options, "snapshots", False),
                        subject=options.subject, exact_ids=options.exact_ids)  # fmt: skip
 
 

@@ -36,7 +36,7 @@ from privacy_assets.cli.options import (
     write_json,
 )
 
-_DECLARED = ("drop", "missing", "timezone", "read")  # declarations that a power analysis uses
+_DECLARED = ("drop", "missing", "timezone", "read", "snapshots")  # declarations that a power analysis uses
 
 
 def add_power(commands: Commands) -> None:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from privacy_assets.policy import LimitOutcome
 
 _DECLARED = ("seed", "subject", "exact_ids", "dropped", "kinds", "missing", "timezone", "new_values", "allowed_values",
-             "rare_values", "relations", "public_bounds", "table_settings")  # fmt: skip
+             "rare_values", "relations", "snapshots", "public_bounds", "table_settings")  # fmt: skip
 _LONGEST = 87_600.0  # hours
 _MOST_VALUES = 1_000  # values of a list that are shown in whole
 _WHOLE_LINE = 1_000_000  # characters of a line, which is not truncated
@@ -203,6 +203,7 @@ def _declared(found: Verification) -> list[tuple[str, str]]:
         *((f"prefixes of {clean(column, 40)}", clean(lengths, 200)) for column, lengths in told["rare_values"].items()),
         *([("time zone", clean(told["timezone"], 40))] if told["timezone"] else []),
         *((f"relation {clean(name, 80)}", "declared" if kept else "off") for name, kept in told["relations"].items()),
+        *([("snapshots", "the files of a table may contain the same rows")] if told["snapshots"] else []),
         *((f"table settings {clean(setting, 80)}", _whole(value)) for setting, value in told["table_settings"].items()),
         *((f"new values in {clean(column, 40)}", _whole(why)) for column, why in told["new_values"].items()),
         *(

@@ -314,9 +314,10 @@ def _tick(watched: Watched, row_source: RowSource, partition: str | None) -> dg.
 def build_source_sensor(name: str, path: str, *, minimum_interval_seconds: int = 60) -> dg.SensorDefinition:
     """Build a sensor that runs the pipeline of a table when files have changed.
 
-    It compares path, size and modification time (in object stores, the entity tag) and reads the files only if one of
-    them changed. It checks the same partitions as :func:`build_table_schedule`. After three attempts without a verdict
-    it stops launching runs on the same content. The sensor is stopped by default.
+    It compares path, size, inode and the times of the last change (in object stores, the entity tag). It reads the
+    files only if one of these changed, or if the store has no entity tags. It checks the same partitions as
+    :func:`build_table_schedule`. After three attempts without a verdict it stops launching runs on the same content.
+    The sensor is stopped by default.
 
     Args:
         name: Name of the table.
@@ -366,7 +367,7 @@ def build_source_sensor(name: str, path: str, *, minimum_interval_seconds: int =
 def _look(path: str, seen: Sequence[str] | None, key: bytes) -> list[str]:
     """Return stat token and fingerprint of the files, reusing the last fingerprint if the token is unchanged."""
     stat = stat_token(path, key)
-    if seen is not None and seen[0] == stat:
+    if seen is not None and stat and seen[0] == stat:
         return list(seen)
     return [stat, files_fingerprint(path, key)]
 

@@ -11,13 +11,14 @@ from typing import Any
 import dagster as dg
 
 from privacy_assets.errors import ConfigError, did_you_mean, redact_foreign_errors, safe_repr
-from privacy_assets.infra.objects import ObjectPath, check_no_credentials
+from privacy_assets.infra.objects import ObjectPath, check_no_credentials, location
 from privacy_assets.pipeline.partitions import check_key
 from privacy_assets.pipeline.resolve import PARTITION_MARK, ROLES, ResolvedTable, RowSource
 from privacy_assets.pipeline.row_sources import partition_path
 from privacy_assets.pipeline.spec import TableSpec
 from privacy_assets.tables.files import table_files
 from privacy_assets.tables.fingerprints import file_fingerprint, keyed_fingerprint
+from privacy_assets.tables.folders import folder_values, root_of
 
 TABLE = "privacy_assets/table"  # tag of each run of a table
 AssetLike = str | dg.AssetKey | dg.AssetsDefinition | dg.AssetSpec
@@ -191,26 +192,34 @@ SOURCE, CHECK = "privacy_assets/source", "privacy_assets/check"
 
 
 def stat_token(path: str, key: bytes) -> str:
-    """Return a keyed digest of path, size and modification time of the files.
+    """Return a keyed digest of facts about the files that change with their content, or "" if a store has none.
 
-    The entity tag replaces the modification time of objects, if the store has it.
+    For files, these are the size, the inode and the time of the last change of the inode, which no program can set.
+    For objects, they are the size and the entity tag.
 
     Raises:
         InputError: If ``path`` matches no file.
     """
-    metadata = []
+    metadata: list[list[Any]] = []
     for file in table_files(path):
         if isinstance(file, ObjectPath):
-            metadata.append([str(file), *file.version()])
-            continue
-        found = file.stat()
-        metadata.append([str(file), found.st_size, found.st_mtime_ns])
+            size, tag = file.version()
+            if not tag:
+                return ""
+            metadata.append([str(file), size, tag])
+        else:
+            facts = file.stat()
+            metadata.append([str(file), facts.st_size, facts.st_ino, facts.st_mtime_ns, facts.st_ctime_ns])
     return keyed_fingerprint(json.dumps(metadata), key)[:32]
 
 
 def files_fingerprint(path: str, key: bytes) -> str:
-    """Return a keyed fingerprint of names and contents of the files."""
-    parts = [[file.name, file_fingerprint(file)] for file in table_files(path)]
+    """Return a keyed fingerprint of names and contents of the files, and of the values of their Hive folders."""
+    root = root_of(location(path))
+    parts: list[list[Any]] = []
+    for file in table_files(path):
+        values = folder_values(root, file)
+        parts.append([file.name, file_fingerprint(file), *values.items()])
     return keyed_fingerprint(json.dumps(parts), key)[:32]
 
 

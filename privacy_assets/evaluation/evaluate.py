@@ -73,6 +73,7 @@ def evaluate(
     timezone: str | None = None,
     relations: Mapping[str, bool] | None = None,
     read: Mapping[str, str] | None = None,
+    snapshots: bool = False,
     drop: Sequence[str] | None = None,
     new_values: Mapping[str, str] | None = None,
     allowed_values: Mapping[str, Sequence[Any]] | None = None,
@@ -108,6 +109,8 @@ def evaluate(
             found in the real tables, True declares one.
         read: Separator and encoding of CSV files: ``{"sep": ";", "encoding": "cp1252"}``. None: commas, and UTF-8
             or UTF-16.
+        snapshots: True if the files of a folder or glob are snapshots of the same people, so that they may contain the
+            same rows. Needs ``subject``.
         drop: Columns to ignore. The report lists those that ``synthetic`` contains. The subject column is dropped
             from ``synthetic`` only.
         new_values: Columns in which new values are allowed, with a reason each.
@@ -150,6 +153,7 @@ def evaluate(
         timezone=timezone,
         relations=relations,
         read=read,
+        snapshots=snapshots,
         subject=declared_subject.column,
         exact_ids=declared_subject.exact_ids,
     )

@@ -181,6 +181,7 @@ def power_analysis(
     missing: Mapping[str, Sequence[Any]] | None = None,
     timezone: str | None = None,
     read: Mapping[str, str] | None = None,
+    snapshots: bool = False,
     policy: Policy | Mapping[str, Any] | str | Path | None = None,
     draws: int = 3,
     seed: int | None = 0,
@@ -202,6 +203,7 @@ def power_analysis(
         missing: Values that mean a missing value, by column, in addition to empty cells.
         timezone: Zone of times without a time zone. None: they have none.
         read: Separator and encoding of CSV files, as in :func:`~privacy_assets.evaluate`.
+        snapshots: True if the files of a folder or glob are snapshots of the same people.
         policy: A Policy, a mapping, a YAML file, or the name of a built-in one (``small``). None: the default limits.
             Limits that need an embedder, a generator or earlier releases are left out.
         draws: Number of random splits, each with newly drawn people.
@@ -234,6 +236,7 @@ def power_analysis(
         missing=missing,
         timezone=timezone,
         read=read,
+        snapshots=snapshots,
         subject=declared_subject.column,
         exact_ids=declared_subject.exact_ids,
     )

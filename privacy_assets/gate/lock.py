@@ -33,7 +33,7 @@ PROPOSED = ".proposed.json"
 _MOST_VALUES = 1_000  # values of a list that are shown in whole
 _DECLARED = (
     "subject", "exact_ids", "kinds", "missing", "timezone", "new_values", "allowed_values", "rare_values", "relations",
-    "shared_subjects", "public_bounds", "max_synthetic_rows",
+    "shared_subjects", "snapshots", "public_bounds", "max_synthetic_rows",
 )  # fmt: skip
 
 

@@ -177,9 +177,9 @@ def declared_of(stated: Attestation) -> dict[str, Any]:
         for setting in ("missing", "rare_values"):
             own[setting] = {name: list(values) for name, values in setup.get(setting, {}).items()}
         own["relations"] = dict(setup.get("relations", {}))
-        zone = setup.get("timezone")
-        people = {"subject": setup.get("subject"), "exact_ids": bool(setup.get("exact_ids", False))}
-        return {"seed": setup["seed"], **people, "timezone": zone, **own, **columns}
+        plain = {name: setup.get(name) for name in ("subject", "timezone", "snapshots")}
+        exact_ids = bool(setup.get("exact_ids", False))
+        return {"seed": setup["seed"], **plain, "exact_ids": exact_ids, **own, **columns}
     except (KeyError, TypeError, ValueError, AttributeError):
         raise stated.unreadable() from None
 

@@ -10,10 +10,16 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import numba
+from privacy_assets.errors import ConfigError
+
+try:
+    import numba
+except ValueError:
+    if "NUMBA_NUM_THREADS" not in os.environ:
+        raise
+    raise ConfigError("NUMBA_NUM_THREADS must be an integer of at least 1. Fix: change or unset it.") from None
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, UserProvidedCacheLocator
 
-from privacy_assets.errors import ConfigError
 from privacy_assets.infra.files import check_code
 
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}

@@ -159,13 +159,14 @@ class ObjectPath:
             return dict(zip(names, pool.map(lambda name: (self / name).read_bytes(), names), strict=True))
 
     def version(self) -> list[Any]:
-        """Return size, and entity tag or time. At least one changes with the bytes."""
+        """Return the size, and the entity tag or "" if the store has none.
+
+        A time is no such tag: other bytes of the same size can have the same time.
+        """
         with self._store() as (store, key):
             facts = store.info(key)
-            mark = next(
-                (facts[name] for name in ("ETag", "etag", "LastModified", "mtime", "created") if name in facts), ""
-            )
-            return [facts.get("size"), str(mark)]
+            tag = next((facts[name] for name in _TAGS if facts.get(name)), "")
+            return [facts.get("size"), str(tag)]
 
     def read_bytes(self, most: int | None = None) -> bytes:
         """Return the bytes, or only the first ``most``."""
@@ -279,6 +280,7 @@ class ObjectPath:
             raise StoreError(errno.EIO, f"{os.strerror(errno.EIO)}: {type(error).__name__}", str(self)) from None
 
 
+_TAGS = ("ETag", "etag", "generation", "md5Hash", "content_md5", "checksum")  # names in the libraries of stores
 _KINDS = {FileNotFoundError: errno.ENOENT, FileExistsError: errno.EEXIST, PermissionError: errno.EACCES}
 
 

@@ -16,7 +16,7 @@ from privacy_assets.pipeline.spec import Data, GeneratorGroup, Split, TableSpec
 from privacy_assets.policy import Policy
 from privacy_assets.tables.contract import REAL_ROLES, check_reading
 from privacy_assets.tables.declared import Declared
-from privacy_assets.tables.files import SUFFIXES, suffix_of
+from privacy_assets.tables.folders import SUFFIXES, suffix_of
 from privacy_assets.tables.schema import yaml_text
 from privacy_assets.tables.splitting import DEFAULT_SHARES, check_shares
 
@@ -296,7 +296,7 @@ def resolve_columns(data: Data, where: str) -> Declared:
         return Declared.of(
             data.drop, data.new_values, data.allowed_values, rare_values=data.rare_values,
             missing=data.missing, timezone=data.timezone, relations=data.relations,
-            read=data.read, subject=data.subject, exact_ids=data.exact_ids,
+            read=data.read, snapshots=data.snapshots, subject=data.subject, exact_ids=data.exact_ids,
         )  # fmt: skip
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None

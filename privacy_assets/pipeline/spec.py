@@ -79,6 +79,11 @@ class Data(Group):
         description="how CSV files are written, for example {sep: ';', encoding: cp1252}; default: commas, and UTF-8"
         " or UTF-16",
     )
+    snapshots: bool = Field(
+        default=False,
+        description="the files of a folder or glob are snapshots of the same people, so that they may contain the same"
+        " rows; needs subject",
+    )
     drop: Annotated[tuple[str, ...], Tuple, Named] = Field(
         default=(),
         title="a list of column names, for example [claim_id, note]",

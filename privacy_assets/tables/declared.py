@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from zoneinfo import available_timezones
 
@@ -29,7 +29,7 @@ class Declared:
             :mod:`.published_categories`.
         missing: Values that mean a missing value, by column.
         relations: Relations between columns by name: True declares one, False switches one off; see :mod:`.relations`.
-        read: Separator and encoding of CSV files.
+        read: How files are written.
         timezone: Zone of times without a time zone, such as "Europe/Berlin". "": there is none.
         exact_ids: True if two spellings of an id are two people, see :mod:`.subject_ids`.
     """
@@ -57,6 +57,7 @@ class Declared:
         timezone: Any = None,
         relations: Any = None,
         read: Any = None,
+        snapshots: Any = False,
         subject: str | None = None,
         exact_ids: bool = False,
     ) -> Declared:
@@ -97,6 +98,10 @@ class Declared:
                     raise ConfigError(f"{argument}: {name!r} needs a list of strings or numbers.")
         if timezone is not None and (not isinstance(timezone, str) or timezone not in available_timezones()):
             raise ConfigError("timezone: unknown time zone. Fix: set the name of one, such as Europe/Berlin.")
+        if not isinstance(snapshots, bool):
+            raise ConfigError("snapshots must be true or false.")
+        if snapshots and subject is None:
+            raise ConfigError("snapshots need the column that identifies people. Fix: name it as the subject.")
         named = [*(drop or ()), *(new_values or {}), *(allowed_values or {})]
         for name in named:
             if named.count(name) > 1:
@@ -116,7 +121,7 @@ class Declared:
             {name: tuple(map(str, values)) for name, values in (missing or {}).items()},
             timezone or "",
             _switches(relations),
-            CsvFormat.of(read),
+            replace(CsvFormat.of(read), snapshots=snapshots),
             exact_ids,
         )
 
@@ -143,6 +148,7 @@ class Declared:
             "timezone": self.timezone,
             "relations": dict(self.relations),
             "exact_ids": self.exact_ids,
+            "snapshots": self.read.snapshots,
         }
         return {name: value for name, value in found.items() if value}
 
@@ -160,6 +166,7 @@ class Declared:
             "timezone": self.timezone or None,
             "relations": self.relations,
             "read": self.read,
+            "snapshots": self.read.snapshots,
         }
 
     def check(self, columns: Sequence[str]) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import codecs
 import csv
 import datetime as dt
-import glob
 import gzip
 import io
 import re
 import shlex
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -22,24 +22,38 @@ import pyarrow.compute as pc
 from privacy_assets.errors import ConfigError, InputError, is_transient, safe_repr
 from privacy_assets.infra.files import is_path, not_a_file
 from privacy_assets.infra.objects import Location, ObjectPath, location
+from privacy_assets.tables.folders import (
+    SUFFIXES,
+    check_is_no_lakehouse,
+    check_layout,
+    folder_files,
+    glob_files,
+    has_wildcards,
+    is_pattern,
+    root_of,
+    suffix_of,
+    unescaped,
+)
 from privacy_assets.tables.schema import yaml_text
 from privacy_assets.tables.text import MARKERS, infer_text
 
+_NO_MATCH = "no file matches the pattern"
 _NO_TABLES = "the folder contains no .parquet or .csv file"
-SUFFIXES = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".tsv": "csv", ".csv.gz": "csv", ".tsv.gz": "csv"}
 
 
 @dataclass(frozen=True, slots=True)
 class CsvFormat:
-    """How CSV files are written.
+    """Form of the files of a table.
 
     Attributes:
-        sep: Separator of fields. "": a tab in .tsv files, a comma in others.
-        encoding: Encoding of the text. "": UTF-8, or UTF-16 if the file begins with its byte order mark.
+        sep: Separator of fields of CSV files. "": a tab in .tsv files, a comma in others.
+        encoding: Encoding of CSV files. "": UTF-8, or UTF-16 if the file begins with its byte order mark.
+        snapshots: True if several files are snapshots of the same people: they may have equal rows.
     """
 
     sep: str = ""
     encoding: str = ""
+    snapshots: bool = False
 
     @classmethod
     def of(cls, given: Any) -> CsvFormat:
@@ -76,16 +90,10 @@ def _decodes_text(encoding: Any) -> bool:
     return isinstance(text, str)
 
 
-def suffix_of(file: Location | Path) -> str:
-    """Return the suffix of a file in lower case, with that of the text in a compressed file (".csv.gz")."""
-    parts = [part.lower() for part in Path(file.name).suffixes]
-    return "".join(parts[-2:]) if parts[-1:] == [".gz"] else "".join(parts[-1:])
-
-
 def table_files(path: str | Location) -> list[Location]:
     """Return the files that ``path`` names: one file, the matches of a glob pattern, or the tables in a folder.
 
-    Pipes and devices are not opened, because that could block forever.
+    Pipes and devices are not opened, because that could block forever. See :mod:`.folders` for folders and globs.
 
     Args:
         path: Path, or a URL such as ``s3://bucket/patients/*.parquet`` of any file system that fsspec supports.
@@ -94,44 +102,59 @@ def table_files(path: str | Location) -> list[Location]:
         The sorted files.
 
     Raises:
-        InputError: If ``path`` is not a path, does not exist or cannot be read, or a match is not a regular file.
+        InputError: If ``path`` is not a path, does not exist or cannot be read, a match is not a regular file, or the
+            files are not those of one table: they belong to a Delta, Iceberg or Hudi table, have several formats, or
+            are not all in Hive folders.
     """
     place = location(path)
     if isinstance(place, Path) and not is_path(place):
         fix = "pass a dataframe, or the path of a .parquet or .csv file"
         raise InputError(f"a string of {len(str(place))} characters is not the path of a table", fix=fix)
     try:
-        return sorted(_objects(place) if isinstance(place, ObjectPath) else _on_disk(place))
+        files = _found(place)
     except OSError as error:
         problem, fix = f"cannot be read ({error.strerror})", "check path and permissions"
         raise InputError(problem, where=str(place), fix=fix, transient=is_transient(error)) from None
-
-
-def _objects(place: ObjectPath) -> list[Location]:
-    if glob.has_magic(str(place)):
-        found = [match for match in place.matches() if match.is_file()]
-    else:
-        found = [place] if place.is_file() else [match for suffix in SUFFIXES for match in place.glob(f"*{suffix}")]
-    if not found:
-        raise InputError("no such file", where=str(place), fix="check the URL")
-    return list(found)
-
-
-def _on_disk(place: Path) -> list[Location]:
-    if place.is_dir():
-        found = [file for file in place.iterdir() if suffix_of(file) in SUFFIXES]
-        found = found or [file for file in place.glob("*=*/**/*") if suffix_of(file) in SUFFIXES]
-        missing = _NO_TABLES
-    elif glob.has_magic(str(place)) and not place.exists():
-        found, missing = [Path(match) for match in glob.glob(str(place))], "no file matches the pattern"
-    else:
-        found, missing = [place], ""
-    if not found:
-        raise InputError(missing, where=str(place), fix="check the path")
-    for file in found:
-        if wrong := not_a_file(file):
+    for file in files:
+        if isinstance(file, Path) and (wrong := not_a_file(file)):
             raise InputError(wrong, where=str(file), fix=_instead(file) or "give .parquet or .csv files")
-    return list(found)
+    return files
+
+
+def _found(path: Location) -> list[Location]:
+    """Return the sorted files of a path, which exist unless it is a path that names one."""
+    is_glob = is_pattern(str(path)) and not path.exists()
+    literal = path if is_glob or path.exists() else unescaped(path)
+    if literal.is_file():
+        if isinstance(literal, Path):
+            check_is_no_lakehouse(literal.parent)
+        return [literal]
+    if is_glob:
+        root = root_of(path)
+    elif isinstance(literal, ObjectPath) or literal.is_dir():
+        root = literal
+    elif literal == path:
+        return [path]  # a pipe, or no file
+    else:
+        raise InputError(_NO_MATCH, where=str(path), fix="check the path")
+    check_is_no_lakehouse(root)
+    files = sorted(glob_files(path) if is_glob else folder_files(root))
+    if not files:
+        raise _no_files(path, is_glob)
+    check_layout(root, files)
+    check_is_no_lakehouse(root, files)
+    return files
+
+
+def _no_files(path: Location, is_glob: bool) -> InputError:
+    """Return the error of a folder or glob without table files."""
+    if isinstance(path, ObjectPath):
+        return InputError("no such file", where=str(path), fix="check the URL")
+    if not is_glob:
+        fix = "check the path; names that begin with a dot or an underscore are left out"
+        return InputError(_NO_TABLES, where=str(path), fix=fix)
+    problem = _NO_MATCH if has_wildcards(str(path)) else "no such file"
+    return InputError(problem, where=str(path), fix="check the path")
 
 
 def _instead(missing: Path) -> str:
@@ -152,6 +175,7 @@ _WIDE = {codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE}
 _NO_HEADER = "give the file a first line with the names of the columns"
 _SIGNS = {";": "semicolons", "\t": "tabs", "|": "bars", ",": "commas"}
 csv.field_size_limit(1 << 28)  # characters
+_INSTRUCTION = re.compile("sep=(.)", re.IGNORECASE | re.DOTALL)
 _LONG = 19  # digits
 _FEWEST_NAMES = 3  # minimum number of names to be recognized as a sequence; two numbers always form one
 
@@ -163,8 +187,11 @@ def encoding_of(start: bytes) -> str:
 
 def guess_format(file: Path) -> CsvFormat:
     """Return separator and encoding of a CSV file by its first 64 KiB: the separator that the first line has most."""
-    with gzip.open(file) if suffix_of(file).endswith(".gz") else file.open("rb") as stream:
-        start: bytes = stream.read(1 << 16)
+    try:
+        with gzip.open(file) if suffix_of(file).endswith(".gz") else file.open("rb") as stream:
+            start: bytes = stream.read(1 << 16)
+    except (OSError, EOFError, zlib.error):
+        return CsvFormat()  # the file cannot be read, which is reported when it is
     try:
         encoding = encoding_of(start)
         text = codecs.getincrementaldecoder(encoding)().decode(start)
@@ -247,6 +274,18 @@ def _shape_fault(stream: BinaryIO, where: str, sep: str, encoding: str) -> Input
     finally:
         text.detach()  # keep the stream open for its owner
     return None
+
+
+def check_no_instruction(fields: Sequence[str], where: str, sep: str) -> None:
+    """Raise InputError if the first line of a CSV file tells Excel the separator (``sep=;``)."""
+    instruction = _INSTRUCTION.fullmatch(sep.join(fields))
+    if instruction is None:
+        return
+    sign = instruction[1]
+    fix = "remove line 1"
+    if sign != sep:
+        fix += f", and {_read_fix(sep=sign)}"
+    raise InputError("line 1 is an instruction to Excel, not the names of the columns", where=where, fix=fix)
 
 
 def check_header(table: pa.Table, where: str, sep: str = ",") -> None:

@@ -3,32 +3,42 @@
 from __future__ import annotations
 
 import csv
+import errno
 import gzip
 import io
+import os
+import zlib
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from privacy_assets.errors import InputError, is_transient, safe_repr
+from privacy_assets.errors import InputError, environment_problem, is_transient, safe_repr
 from privacy_assets.infra.objects import Location, ObjectPath, location
+from privacy_assets.tables.file_agreement import TableFile, check_agreement
 from privacy_assets.tables.files import (
-    SUFFIXES,
     CsvFormat,
     check_header,
+    check_no_instruction,
     csv_fault,
     encoding_of,
-    suffix_of,
     table_files,
 )
+from privacy_assets.tables.folders import SUFFIXES, folder_values, root_of, suffix_of
 from privacy_assets.tables.names import renamed
 from privacy_assets.tables.schema import check_frame, check_same_columns
 
+_DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error)
+_DAMAGED_PARQUET = (pa.ArrowException, OSError)  # its parser has no error of its own for them
+_RESOURCES = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
+UNREADABLE = (pa.ArrowException, OSError, UnicodeError, csv.Error, MemoryError, *_DAMAGED)
+_Frame = TypeVar("_Frame", pd.DataFrame, pd.Series)
 _BLOCK = 1 << 24  # bytes parsed at once: the longest row of a CSV file
 CSV = CsvFormat()
 SAME_COLUMNS = "give all files of a glob the same columns"
@@ -38,28 +48,53 @@ def read_table(path: str | Location, form: CsvFormat = CSV) -> pd.DataFrame:
     """Read a Parquet or CSV file, or several with the same columns, as one frame with a new index.
 
     CSV files need a header line. Empty fields are missing; other fields are strings, whose type :mod:`.contract`
-    infers. In Parquet files, a named index stored by pandas becomes a column, and so do the folders of a partitioned
-    table (``sex=F/1.parquet``). Column names are normalized to Unicode NFC.
+    infers. In Parquet files, a named index stored by pandas becomes a column, and so do the Hive folders of a table
+    (``sex=F/1.parquet``). Column names are normalized to Unicode NFC.
+
+    Args:
+        path: Path or URL of a file, folder or glob.
+        form: How the files are written.
 
     Raises:
-        InputError: If a file cannot be read. The message names the file.
+        InputError: If a file cannot be read, or the files disagree. The message names the file.
     """
     place = location(path)
-    frames = [(file, _read_file(file, form).assign(**folder_values(place, file))) for file in table_files(place)]
-    first_file, first = frames[0]
-    for file, frame in frames[1:]:
-        check_same_columns(first.columns, str(first_file), frame.columns, str(file), SAME_COLUMNS)
-    joined = pd.concat([frame[first.columns] for _, frame in frames], ignore_index=True)
-    check_frame(joined, where=str(place))
-    return joined
+    root = root_of(place)
+    files = table_files(place)
+    frames = []
+    described = []
+    for file in files:
+        frame = _read_file(file, form)
+        values = folder_values(root, file)
+        described.append(_described(file, frame, str(values)))
+        frames.append(frame.assign(**values))
+    first = frames[0]
+    for file, frame in zip(files, frames, strict=True):
+        check_same_columns(first.columns, str(files[0]), frame.columns, str(file), SAME_COLUMNS)
+    own_names = [name for name in first.columns if name not in folder_values(root, files[0])]
+    check_agreement(described, own_names, snapshots=form.snapshots)
+    rows = joined([frame[first.columns] for frame in frames], str(place))
+    check_frame(rows, where=str(place))
+    return rows
 
 
-def folder_values(place: Location, file: Location) -> dict[str, str]:
-    """Return the values that the folders of a partitioned table stand for, by column: ``sex=F/1.parquet``."""
-    if not isinstance(place, Path) or not isinstance(file, Path) or not file.is_relative_to(place):
-        return {}
-    pairs = [part.partition("=") for part in file.relative_to(place).parts[:-1]]
-    return {name: value for name, sign, value in pairs if sign}
+def joined(parts: Sequence[_Frame], where: str) -> _Frame:
+    """Return the rows of several files. Raises InputError if a date of one does not fit the unit of another."""
+    try:
+        return pd.concat(parts, ignore_index=True)
+    except pd.errors.OutOfBoundsDatetime:
+        pass  # raised below, without the error as its context, whose message has the date
+    fix = "write times with the same unit in all files, or replace dates outside of the years 1678 to 2261"
+    raise InputError("files have times of several units, and a date does not fit the finest", where=where, fix=fix)
+
+
+def _described(file: Location, frame: pd.DataFrame, hive: str) -> TableFile:
+    """Return what the files of a table are compared by."""
+    types: dict[str, pa.DataType] = {}
+    if SUFFIXES[suffix_of(file)] == "parquet":
+        schema = pa.Schema.from_pandas(frame, preserve_index=False)
+        types = dict(zip(schema.names, schema.types, strict=True))
+    return TableFile(str(file), hive, len(frame), types, lambda name: frame[name])
 
 
 def kind_of(file: Location) -> str:
@@ -75,8 +110,31 @@ def kind_of(file: Location) -> str:
 
 
 def unreadable(kind: str, where: str, error: Exception) -> InputError:
-    """Return the error for a parser failure, without the parser's message, which can quote cells."""
+    """Return the error for a parser failure, without the parser's message, which can quote cells.
+
+    It names the system error, or the resource that the process lacked: memory, threads, open files or space.
+    """
+    if isinstance(error, OSError) and error.errno is not None and error.errno not in _RESOURCES:
+        fix = "check the path, its permissions, and the disk or network"
+        problem = f"cannot be read ({os.strerror(error.errno)})"
+        return InputError(problem, where=where, fix=fix, transient=is_transient(error))
+    lacking = environment_problem(error)
+    if lacking is not None:
+        cause, fix = lacking
+        cause = cause or os.strerror(getattr(error, "errno", 0))
+        is_temporary = isinstance(error, OSError)
+        return InputError(f"cannot be read ({cause})", where=where, fix=fix, transient=is_temporary)
     return InputError(f"cannot be read as {kind} ({type(error).__name__})", where=where)
+
+
+def unread_file(kind: str, where: str, error: Exception) -> InputError:
+    """Return the error for a file that cannot be parsed: as :func:`unreadable`, or that the file is damaged."""
+    is_damaged = isinstance(error, _DAMAGED) or (kind == "parquet" and isinstance(error, _DAMAGED_PARQUET))
+    is_of_system = getattr(error, "errno", None) is not None or environment_problem(error) is not None
+    if not is_damaged or is_of_system:
+        return unreadable(kind, where, error)
+    problem = f"cannot be read as {kind}, because the file is cut off or damaged"
+    return InputError(problem, where=where, fix="copy or write the file again")
 
 
 def _read_file(file: Location, form: CsvFormat) -> pd.DataFrame:
@@ -90,9 +148,7 @@ def _read_file(file: Location, form: CsvFormat) -> pd.DataFrame:
         elif not isinstance(file, ObjectPath) and kind == "parquet":
             return parse_table(file, kind, where=str(file))
     except OSError as error:
-        unread = unreadable(kind, str(file), error)
-        unread.transient = is_transient(error)
-        raise unread from None
+        raise unreadable(kind, str(file), error) from None
     with stream:
         return parse_table(stream, kind, where=str(file), form=form)
 
@@ -107,23 +163,25 @@ def parse_table(source: Path | BinaryIO, kind: str, *, where: str, form: CsvForm
         if not isinstance(source, Path) and not form.encoding:
             encoding = encoding_of(source.read(4))
             source.seek(0)
-        table = _read_csv(source, sep, encoding)
-    except (pa.ArrowException, OSError, EOFError, UnicodeError, csv.Error) as error:
-        fault = _other_kind(source, kind, where)
-        if fault is None and kind == "csv" and not isinstance(error, EOFError | gzip.BadGzipFile):
-            fault = _second_look(source, where, sep, encoding)
-        (fault or unreadable(kind, where, error)).raise_without_context()
+        table = _read_csv(source, sep, encoding, where)
+    except UNREADABLE as error:
+        fault = None
+        if environment_problem(error) is None:
+            fault = other_kind(source, kind, where)
+            if fault is None and kind == "csv" and not isinstance(error, _DAMAGED):
+                fault = _second_look(source, where, sep, encoding)
+        (fault or unread_file(kind, where, error)).raise_without_context()
     check_header(table, where, sep)
     return renamed(frame_of(table, where, kind), where)
 
 
-def _other_kind(source: Path | BinaryIO, kind: str, where: str) -> InputError | None:
+def other_kind(source: Path | BinaryIO, kind: str, where: str) -> InputError | None:
     """Return an error if the content of a file is not what its name says."""
     try:
         with nullcontext(source) if not isinstance(source, Path) else source.open("rb") as stream:
             stream.seek(0)
             is_parquet = stream.read(4) == b"PAR1"
-    except (OSError, EOFError):
+    except UNREADABLE:
         return None
     if is_parquet == (kind == "parquet"):
         return None
@@ -131,13 +189,15 @@ def _other_kind(source: Path | BinaryIO, kind: str, where: str) -> InputError | 
     return InputError(told, where=where, fix="give the file the suffix of its content (.parquet or .csv)")
 
 
-def _read_csv(source: Path | BinaryIO, sep: str, encoding: str) -> pa.Table:
+def _read_csv(source: Path | BinaryIO, sep: str, encoding: str, where: str) -> pa.Table:
     """Read a CSV file as text, so that no cell is changed: types are decided for all tables of a release together."""
     if isinstance(source, Path):
         with source.open("rb") as stream:
-            return _read_csv(stream, sep, encoding)
+            return _read_csv(stream, sep, encoding, where)
     # The types of pyarrow need the number of columns. A reader of pyarrow would still read ahead in a thread.
-    positions = [str(position) for position in range(_n_fields(source, sep, encoding))]
+    header = _first_line(source, sep, encoding)
+    check_no_instruction(header, where, sep)
+    positions = [str(position) for position in range(len(header))]
     arrow_encoding = "utf8" if encoding == "utf-8-sig" else encoding
     blocks = pa.csv.ReadOptions(block_size=_BLOCK, encoding=arrow_encoding, column_names=positions)
     parsing = pa.csv.ParseOptions(newlines_in_values=True, delimiter=sep)
@@ -148,15 +208,15 @@ def _read_csv(source: Path | BinaryIO, sep: str, encoding: str) -> pa.Table:
     return table.slice(1).rename_columns(names)
 
 
-def _n_fields(source: BinaryIO, sep: str, encoding: str) -> int:
-    """Return the number of fields in the first line of a CSV file that is not empty."""
+def _first_line(source: BinaryIO, sep: str, encoding: str) -> list[str]:
+    """Return the fields in the first line of a CSV file that is not empty."""
     text = io.TextIOWrapper(source, encoding=encoding, newline="")
     try:
         header = next(filter(None, csv.reader(text, delimiter=sep)), [])
     finally:
         text.detach()  # keep the stream open for its owner
     source.seek(0)
-    return len(header)
+    return header
 
 
 def _second_look(source: Path | BinaryIO, where: str, sep: str, encoding: str) -> InputError | None:
@@ -165,7 +225,7 @@ def _second_look(source: Path | BinaryIO, where: str, sep: str, encoding: str) -
             return csv_fault(source, where, sep, encoding)
         with source.open("rb") as stream:
             return csv_fault(stream, where, sep, encoding)
-    except OSError:
+    except UNREADABLE:
         return None
 
 
@@ -185,10 +245,19 @@ def frame_of(table: pa.Table, where: str, kind: str = "parquet") -> pd.DataFrame
         for name, column in zip(table.column_names, table.columns, strict=True):
             if pa.types.is_integer(column.type) and column.null_count and name in frame:
                 frame[name] = column.to_pandas(types_mapper=_EXACT.get).array  # pandas would read them as floats
-    except (pa.ArrowException, ValueError, OverflowError) as error:
+    except (*UNREADABLE, ValueError, OverflowError) as error:
         unreadable(kind, where, error).raise_without_context()
     stored = [name for name in frame.index.names if name is not None]
+    check_index(stored, list(frame.columns), where)
     return plain_types(frame.reset_index(level=stored) if stored else frame)
+
+
+def check_index(stored: Sequence[Any], columns: Sequence[Any], where: str) -> None:
+    """Raise InputError if an index that pandas stored in a Parquet file has the name of a column."""
+    repeated = [name for name in stored if name in columns]
+    if repeated:
+        fix = "rename the index, or write the file without it (index=False)"
+        raise InputError("the index has the name of a column", where=where, column=repeated[0], fix=fix)
 
 
 def plain_types(frame: pd.DataFrame) -> pd.DataFrame:

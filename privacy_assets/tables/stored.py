@@ -12,9 +12,23 @@ import pyarrow.parquet
 
 from privacy_assets.infra.objects import Location, ObjectPath, location
 from privacy_assets.tables.arrays import mapped_empty
+from privacy_assets.tables.file_agreement import TableFile, check_agreement
 from privacy_assets.tables.files import CsvFormat, table_files
+from privacy_assets.tables.folders import folder_values, root_of
 from privacy_assets.tables.names import as_named
-from privacy_assets.tables.reading import CSV, SAME_COLUMNS, folder_values, frame_of, kind_of, read_table, unreadable
+from privacy_assets.tables.reading import (
+    CSV,
+    SAME_COLUMNS,
+    UNREADABLE,
+    check_index,
+    frame_of,
+    joined,
+    kind_of,
+    other_kind,
+    read_table,
+    unread_file,
+    unreadable,
+)
 from privacy_assets.tables.schema import check_frame, check_same_columns
 
 _MOST_OPEN = 64  # files that one table keeps open, each of them twice: a process may open about 1,000
@@ -23,16 +37,18 @@ _MOST_OPEN = 64  # files that one table keeps open, each of them twice: a proces
 def open_table(path: str | Location, form: CsvFormat = CSV) -> pd.DataFrame | StoredTable:
     """Open the table at ``path``: Parquet files as a :class:`StoredTable`, CSV files by :func:`~.reading.read_table`.
 
-    Raises InputError naming the file.
+    See :func:`~.reading.read_table` for arguments and errors.
     """
     place = location(path)
     files = table_files(place)
-    if {kind_of(file) for file in files} != {"parquet"} or any(folder_values(place, file) for file in files):
+    root = root_of(place)
+    if {kind_of(file) for file in files} != {"parquet"} or any(folder_values(root, file) for file in files):
         return read_table(place, form)
     table = StoredTable(files)
     if as_named(list(table.columns)) != list(table.columns):  # its files know the columns by other names
         return read_table(place, form)
     check_frame(table, where=str(place))
+    table.check_agreement(snapshots=form.snapshots)
     return table
 
 
@@ -48,7 +64,7 @@ def stored_rows(path: str | Location) -> int:
         try:
             with file.open("rb") as stream:
                 n_rows += pa.parquet.read_metadata(stream).num_rows
-        except (pa.ArrowException, OSError):
+        except UNREADABLE:
             continue  # reported with its reason when the file is read
     return n_rows
 
@@ -83,7 +99,12 @@ class StoredTable:
             raise KeyError(name)
         if name in self.texts:
             return self._coded(name)
-        return pd.concat([part.column(name) for part in self._parts], ignore_index=True)
+        return joined([part.column(name) for part in self._parts], self._parts[0].where)
+
+    def check_agreement(self, *, snapshots: bool) -> None:
+        """Raise InputError if a column has two types, or two files have the same rows; see :mod:`.file_agreement`."""
+        files = [TableFile(part.where, "", part.rows, part.types, part.column) for part in self._parts]
+        check_agreement(files, list(self.columns), snapshots=snapshots)
 
     def drop(self, *, columns: Sequence[str]) -> StoredTable:
         """Return the table without these columns."""
@@ -106,7 +127,7 @@ class StoredTable:
 
 
 class _Part:
-    """One file: ``names`` of its columns, number of ``rows``, and dtypes of its string columns (``texts``)."""
+    """One file: ``names`` and Arrow ``types`` of its columns, number of ``rows``, dtypes of its strings (``texts``)."""
 
     def __init__(self, file: Location, stays_open: bool = True) -> None:
         self.where, self._stays_open = str(file), stays_open
@@ -117,6 +138,7 @@ class _Part:
             unreadable("parquet", self.where, error).raise_without_context()
         opened = self._opened()
         layout, self.rows = opened.schema_arrow, opened.metadata.num_rows
+        self.types = dict(zip(layout.names, layout.types, strict=True))
         self._metadata = layout.pandas_metadata or {}
         described = self._metadata.get("columns", ())
         self._columns = {column["field_name"]: column for column in described if "field_name" in column}
@@ -125,6 +147,7 @@ class _Part:
         plain = [name for name in layout.names if name not in self._index]
         self._first, self._stored = plain[:1], frozenset(layout.names)
         index = [name for name in self._frame(self._first).columns if name not in self._first]
+        check_index(index, plain, self.where)
         self.names = [*index, *plain]
         dtypes = frame_of(layout.empty_table(), self.where).dtypes
         self.texts = {
@@ -145,16 +168,16 @@ class _Part:
                 for chunk in opened.read_row_group(group, columns=[name]).column(name).chunks:
                     coded = chunk if pa.types.is_dictionary(chunk.type) else chunk.dictionary_encode()
                     yield coded.dictionary.to_pylist(), coded.indices.fill_null(-1).to_numpy()
-        except (pa.ArrowException, OSError, ValueError) as error:
-            unreadable("parquet", self.where, error).raise_without_context()
+        except (*UNREADABLE, ValueError) as error:
+            unread_file("parquet", self.where, error).raise_without_context()
 
     def _frame(self, names: Sequence[str]) -> pd.DataFrame:
         """Return the frame of some columns, and of a named index."""
         wanted = [*self._index, *(name for name in names if name not in self._index)]
         try:
             table = self._opened().read(columns=wanted, use_threads=False)  # one column, mostly
-        except (pa.ArrowException, OSError) as error:
-            unreadable("parquet", self.where, error).raise_without_context()
+        except UNREADABLE as error:
+            unread_file("parquet", self.where, error).raise_without_context()
         if self._columns:  # otherwise pandas would parse the metadata of every column of the file
             own = [self._columns[name] for name in wanted if name in self._columns]
             table = table.replace_schema_metadata({"pandas": json.dumps({**self._metadata, "columns": own})})
@@ -166,8 +189,9 @@ class _Part:
             footer = self._files[()].metadata if () in self._files else None
             try:
                 opened = pa.parquet.ParquetFile(self._source, read_dictionary=dictionaries, metadata=footer)
-            except (pa.ArrowException, OSError) as error:
-                unreadable("parquet", self.where, error).raise_without_context()
+            except UNREADABLE as error:
+                fault = other_kind(self._source, "parquet", self.where)
+                (fault or unread_file("parquet", self.where, error)).raise_without_context()
             if not self._stays_open:
                 return opened
             self._files[dictionaries] = opened

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import fsspec
+import pandas as pd
 import pytest
 from standins import QUICK, memorise, people, people_table, resources, run, sqlite_instance, table_of
 
@@ -159,6 +161,64 @@ def test_a_touched_file_is_read_again_and_an_untouched_one_is_not(
     touched = tick(defs, instance, again.cursor)
     assert len(reads) == 2
     assert touched.run_requests[0].run_key == first.run_requests[0].run_key  # the bytes are the same
+
+
+def other_rows(folder: Path, seed: int) -> pd.DataFrame:
+    """Write rows of one size with one modification time."""
+    frame = people(100, seed).assign(age=lambda rows: rows["age"].round().astype(int))
+    text = frame.to_csv(index=False)[:2000].rpartition("\n")[0].ljust(2000, "\n")
+    (folder / "people.csv").write_text(text)
+    os.utime(folder / "people.csv", ns=(10**18, 10**18))
+    return frame
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_other_rows_of_the_same_size_and_time_are_noticed(
+    replaced: bool, tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    other_rows(tmp_path, 0)
+    defs = table(tmp_path, source=tmp_path / "people.csv")
+    first = tick(defs, instance)
+    size = (tmp_path / "people.csv").stat().st_size
+    if replaced:
+        (tmp_path / "people.csv").unlink()
+    other_rows(tmp_path, 1)
+    facts = (tmp_path / "people.csv").stat()
+    assert (facts.st_size, facts.st_mtime_ns) == (size, 10**18)
+    second = tick(defs, instance, first.cursor)
+    assert fingerprint_of(first.run_requests[0]) != fingerprint_of(second.run_requests[0])
+
+
+def test_other_objects_of_the_same_size_and_time_are_noticed(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    """This store has no entity tags, so its objects are read at every tick."""
+    store = fsspec.filesystem("memory")
+    place = f"memory://{tmp_path.name}/people.csv"
+    tokens = []
+    for seed in (0, 1):
+        other_rows(tmp_path, seed)
+        store.pipe_file(place, (tmp_path / "people.csv").read_bytes())
+        store.store[f"/{tmp_path.name}/people.csv"].created = datetime(2026, 1, 1, tzinfo=UTC)
+        tokens.append(sensors._look(place, tokens[-1] if tokens else None, b"key"))
+    assert tokens[0][1] != tokens[1][1]
+
+
+def test_a_renamed_hive_folder_is_another_source(tmp_path: Path) -> None:
+    (tmp_path / "sex=F").mkdir()
+    people(50, 0).to_parquet(tmp_path / "sex=F" / "0.parquet")
+    before = sensors.files_fingerprint(str(tmp_path), b"key")
+    (tmp_path / "sex=F").rename(tmp_path / "sex=M")
+    assert sensors.files_fingerprint(str(tmp_path), b"key") != before
+
+
+def test_a_folder_that_is_no_table_skips_the_tick_and_fails_the_run(
+    tmp_path: Path, instance: dg.DagsterInstance
+) -> None:
+    folder = tmp_path / "in"
+    (folder / "_delta_log").mkdir(parents=True)
+    people(100, 0).to_parquet(folder / "0.parquet")
+    defs = table(tmp_path, source=folder)
+    assert "this is a Delta table" in tick(defs, instance).skip_message
+    assert not run(defs, instance).success
 
 
 WRONG_CURSORS = [

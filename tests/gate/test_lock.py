@@ -75,6 +75,7 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
         {"metrics": {**DECLARED["metrics"], "membership_inference": {"subgroups": ()}}},
         "table settings 'membership_inference.subgroups': ['ward'] -> not set",
     ),
+    "snapshots": ({"snapshots": True}, "snapshots: not set -> True"),
     "pooled partitions": ({"shared_subjects": True}, "shared_subjects: not set -> True"),
     "an external table": ({"split": None}, "external: not set -> True"),
 }

@@ -6,6 +6,7 @@ import errno
 import importlib
 import json
 import os
+import random
 import subprocess
 import sys
 import tempfile
@@ -218,3 +219,41 @@ def test_a_first_run_compiles_few_functions_and_each_kernel_once(tmp_path):
     assert "privacy_assets.distances._tree_kernels._search" in own
     assert {name: times for name, times in own.items() if times > 1} == {}
     assert sum(found.values()) <= 40
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", ["0", "-1"])
+def test_a_number_of_threads_that_is_none_is_one_plain_line(number: str, tmp_path: Path) -> None:
+    for seed, name in enumerate(("train", "holdout", "synthetic")):
+        generator = random.Random(seed)
+        rows = "".join(f"{generator.gauss(0, 1)},{generator.gauss(0, 1)}\n" for _ in range(500))
+        (tmp_path / f"{name}.csv").write_text(f"a,b\n{rows}")
+    tables = [word for name in ("train", "holdout", "synthetic") for word in (f"--{name}", f"{name}.csv")]
+    command = [sys.executable, "-m", "privacy_assets", "evaluate", *tables, "--no-embedder", "--quiet"]
+    environment = {**os.environ, "NUMBA_NUM_THREADS": number}
+    ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
+    assert ran.returncode == 2
+    told = "privacy-assets: NUMBA_NUM_THREADS must be an integer of at least 1. Fix: change or unset it.\n"
+    assert ran.stderr == told
+
+
+LITTLE_MEMORY = """
+import resource
+import sys
+resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]) << 20, int(sys.argv[1]) << 20))
+from privacy_assets.cli.main import main
+raise SystemExit(main(["inspect", "people.csv"]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit is one of Linux")
+def test_little_memory_is_named(tmp_path: Path) -> None:
+    (tmp_path / "people.csv").write_text("a,b\n1,2\n3,4\n")
+    for mebibytes in ("200", "250", "300"):
+        command = [sys.executable, "-c", LITTLE_MEMORY, mebibytes]
+        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+        ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200)
+        # Libraries can crash when the process ends, so its status is not compared.
+        assert ran.returncode and "memory" in ran.stderr and "repair" not in ran.stderr, ran.stderr
+        assert len(ran.stderr.splitlines()) == 1

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import errno
+import gzip
 import os
 import signal
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
 import pytest
 
+from privacy_assets.cli.main import main
 from privacy_assets.errors import ConfigError, InputError
 from privacy_assets.evaluation.evaluate import read_inputs
 from privacy_assets.infra.objects import location
 from privacy_assets.metrics.policies import load_policy
 from privacy_assets.tables.contract import infer_schema
+from privacy_assets.tables.files import CsvFormat
 from privacy_assets.tables.reading import read_table
 from privacy_assets.tables.stored import open_table
 
@@ -77,6 +86,104 @@ def test_a_first_line_that_is_a_row_is_told(tmp_path: Path, content: str) -> Non
 def test_headers_of_years_positions_and_words_are_headers(tmp_path: Path, content: str) -> None:
     (tmp_path / "people.csv").write_text(content)
     assert len(read_table(tmp_path / "people.csv")) == content.count("\n") - 1
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("line", ["sep=;", "SEP=;", '"sep=;"'])
+@pytest.mark.parametrize("form", [CsvFormat(), CsvFormat(sep=";")])
+def test_the_first_line_of_excel(tmp_path: Path, encoding: str, line: str, form: CsvFormat, capsys: Any) -> None:
+    path = tmp_path / "people.csv"
+    path.write_text(f"{line}\na;b\n1;{SECRET}\n2;x\n", encoding=encoding)
+    told = r"people\.csv: line 1 is an instruction to Excel.*Fix: remove line 1"
+    with pytest.raises(InputError, match=told) as caught:
+        read_table(path, form)
+    assert ("--sep ';'" in str(caught.value)) == (form.sep == "")
+    assert main(["inspect", str(path)]) == 2
+    assert "line 1 is an instruction to Excel" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("codec", ["snappy", "zstd", "gzip", "lz4", "brotli", "none"])
+def test_a_parquet_file_that_is_cut_or_damaged(tmp_path: Path, codec: str, capsys: Any) -> None:
+    path = tmp_path / "people.parquet"
+    pd.DataFrame({"a": np.arange(5000.0), "b": [SECRET, "x"] * 2500}).to_parquet(path, compression=codec)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    refused(path, "cannot be read as parquet, because the file is cut off or damaged. Fix: copy or write the file")
+    assert main(["inspect", str(path)]) == 2
+    assert "the file is cut off or damaged" in capsys.readouterr().err
+
+
+DAMAGES: list[Callable[[bytes], bytes]] = [
+    lambda whole: whole[:-9],
+    lambda whole: whole[:40],
+    lambda whole: whole[:-8] + bytes(8),
+    lambda whole: whole[:30] + bytes(40) + whole[70:],
+    lambda _: b"a,b\n1,2\n",
+]
+
+
+@pytest.mark.parametrize("suffix", [".csv.gz", ".tsv.gz"])
+@pytest.mark.parametrize("change", DAMAGES)
+def test_a_compressed_file_that_is_cut_or_damaged(
+    tmp_path: Path, suffix: str, change: Callable[[bytes], bytes], capsys: Any
+) -> None:
+    path = tmp_path / f"people{suffix}"
+    rows = "".join(f"{i},{i * i % 97}\n" for i in range(500))
+    path.write_bytes(change(gzip.compress(f"a,b\n{rows}".encode(), mtime=0)))
+    refused(path, "cannot be read as csv, because the file is cut off or damaged. Fix: copy or write the file again")
+    assert main(["inspect", str(path)]) == 2
+    assert "the file is cut off or damaged" in capsys.readouterr().err
+
+
+def test_an_index_with_the_name_of_a_column(tmp_path: Path) -> None:
+    for columns in ({"x": [1, 2]}, {"y": [1, 2], "x": [3, 4]}):
+        frame = pd.DataFrame(columns)
+        frame.index = pd.Index([5, 6], name="x")
+        frame.to_parquet(tmp_path / "people.parquet")
+        refused(tmp_path / "people.parquet", r"column 'x': the index has the name of a column.*index=False")
+
+
+LACKING = [
+    (pa.ArrowException("Unknown error: Failed to launch worker thread: Resource"), "ulimit -u, and pids of the"),
+    (pa.ArrowMemoryError("malloc of size 64 failed"), "out of memory.*give the process more memory"),
+    (MemoryError(), "out of memory.*give the process more memory"),
+    (OSError(errno.EMFILE, "Too many open files"), "Too many open files.*ulimit -n"),
+    (OSError(errno.ENOSPC, "No space left on device"), "No space left on device.*free space"),
+    (OSError(errno.EAGAIN, "Resource temporarily unavailable"), "raise the limits of processes and memory"),
+]
+
+
+@pytest.mark.parametrize(("error", "told"), LACKING)
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_a_resource_that_the_process_lacks_is_named(
+    error: Exception, told: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / f"people.{kind}"
+    getattr(pd.DataFrame({"a": [1, 2], "b": ["x", "y"]}), f"to_{kind}")(path, index=False)
+
+    def lacks(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(pa.parquet.ParquetFile, "read", lacks)
+    monkeypatch.setattr(pa.csv, "read_csv", lacks)
+    message = rf"people\.{kind}: cannot be read \(.*{told}"
+    assert "repair" not in str(refused(path, message))
+    with pytest.raises(InputError, match=message):
+        read_inputs(path, path, path)
+
+
+def test_memory_that_columns_lack_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lacks(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    pd.DataFrame({"a": [1, 2], "b": ["x", "y"]}).to_parquet(tmp_path / "people.parquet", index=False)
+    stored = open_table(tmp_path / "people.parquet")
+    monkeypatch.setattr(pa.parquet.ParquetFile, "read_row_group", lacks)
+    with pytest.raises(InputError, match=r"people\.parquet: cannot be read \(out of memory\)"):
+        stored["b"]
+    monkeypatch.setattr(pa.parquet.ParquetFile, "read", lacks)
+    with pytest.raises(InputError, match=r"people\.parquet: cannot be read \(out of memory\)"):
+        stored["a"]
 
 
 def test_a_parquet_file_and_a_suffix_that_are_none(tmp_path: Path) -> None:

@@ -1,0 +1,215 @@
+"""Agreement of the files of one table: their columns have the same types, and no row is in two files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from privacy_assets.errors import InputError
+from privacy_assets.tables.schema import yaml_text
+
+_NUMBER = "number"
+_DECIMAL = "decimal"
+_SAME_TYPES = "write the column with the same type in all files"
+_LARGEST_EXACT = 2**53  # largest integer up to which floats hold all integers
+_MIN_DISTINCT = 0.9  # share of distinct rows from which equal rows are not equal by chance
+_MIN_ROWS = 20  # rows from which files of two Hive folders are not equal by chance
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # odd, so that no bit of a hash is lost
+
+
+@dataclass(frozen=True, slots=True)
+class TableFile:
+    """A file of a table with several files.
+
+    Attributes:
+        where: Path or URL, for messages.
+        hive: Values of its Hive folders as text. "": it is in none.
+        n_rows: Number of rows.
+        types: Arrow types of its columns. A column without one fits each type.
+        column: Reads a column.
+    """
+
+    where: str
+    hive: str
+    n_rows: int
+    types: Mapping[str, pa.DataType]
+    column: Callable[[str], pd.Series]
+
+    def type_of(self, name: str) -> pa.DataType:
+        """Return the Arrow type of a column, or the type of missing values."""
+        return self.types.get(name, pa.null())
+
+
+def check_agreement(files: Sequence[TableFile], names: Sequence[str], *, snapshots: bool = False) -> None:
+    """Check the files of a table.
+
+    Args:
+        files: Files with the same columns.
+        names: Names of the columns.
+        snapshots: Files may have equal rows.
+
+    Raises:
+        InputError: If a column has two types, or two files have the same rows.
+    """
+    if len(files) < 2:
+        return
+    for name in names:
+        _check_types(name, files)
+    if not snapshots:
+        _check_rows(files, names)
+
+
+def _check_types(name: str, files: Sequence[TableFile]) -> None:
+    """Raise InputError if a column has two types. Missing values fit each type, and integers fit other numbers."""
+    typed = [file for file in files if _kind_of(file.type_of(name))]
+    if len({_kind_of(file.type_of(name)) for file in typed}) > 1:
+        typed = [file for file in typed if not file.column(name).isna().all()]
+    if not typed:
+        return
+    first = typed[0]
+    expected = _kind_of(first.type_of(name))
+    for file in typed[1:]:
+        kind = _kind_of(file.type_of(name))
+        if kind != expected:
+            problem = f"it has the type {kind} here and {expected} in {first.where}"
+            raise InputError(problem, where=file.where, column=name, fix=_SAME_TYPES)
+    if expected == _NUMBER and len({_number_of(file.type_of(name)) for file in typed}) > 1:
+        _check_exact(name, typed)
+
+
+def _kind_of(arrow_type: pa.DataType) -> str:
+    """Return the kind of a type in messages, "" for a column of missing values."""
+    types = pa.types
+    if types.is_dictionary(arrow_type):
+        return _kind_of(arrow_type.value_type)
+    if types.is_null(arrow_type):
+        return ""
+    if types.is_boolean(arrow_type):
+        return "boolean"
+    if types.is_integer(arrow_type) or types.is_floating(arrow_type) or types.is_decimal(arrow_type):
+        return _NUMBER
+    if types.is_timestamp(arrow_type):
+        return "time without a time zone" if arrow_type.tz is None else "time with a time zone"
+    if types.is_date(arrow_type):
+        return "time without a time zone"
+    if types.is_string(arrow_type) or types.is_large_string(arrow_type) or types.is_string_view(arrow_type):
+        return "text"
+    return str(arrow_type)
+
+
+def _number_of(arrow_type: pa.DataType) -> str:
+    """Return "integer", "uint64" or "decimal" for a type of numbers."""
+    if pa.types.is_dictionary(arrow_type):
+        return _number_of(arrow_type.value_type)
+    if pa.types.is_uint64(arrow_type):
+        return "uint64"
+    return "integer" if pa.types.is_integer(arrow_type) else _DECIMAL
+
+
+def _check_exact(name: str, files: Sequence[TableFile]) -> None:
+    """Raise InputError if integers of a column are too large to be joined with the decimal numbers of other files."""
+    for file in files:
+        if _number_of(file.type_of(name)) == _DECIMAL:
+            continue
+        cells = file.column(name).dropna()
+        if len(cells) and max(abs(int(cells.min())), abs(int(cells.max()))) > _LARGEST_EXACT:
+            problem = "it has integers over 2^53, and another file has numbers of another type"
+            raise InputError(problem, where=file.where, column=name, fix=_SAME_TYPES)
+
+
+def _check_rows(files: Sequence[TableFile], names: Sequence[str]) -> None:
+    """Raise InputError if two files have the same rows, or if more than half of their rows are equal.
+
+    Rows are hashed column by column. After each column, files that share too few hashes with all others are left out,
+    so that one column suffices if it identifies people.
+    """
+    candidates = [file for file in files if file.n_rows]
+    hashes = [np.zeros(file.n_rows, dtype=np.uint64) for file in candidates]
+    for name in names:
+        if len(candidates) < 2:
+            return
+        for file, row_hashes in zip(candidates, hashes, strict=True):
+            row_hashes *= _MULTIPLIER
+            row_hashes += _hashed(file.column(name))
+        positions = np.flatnonzero(_may_repeat(hashes).any(axis=1))
+        candidates = [candidates[i] for i in positions]
+        hashes = [hashes[i] for i in positions]
+    if candidates:
+        _compare(candidates, hashes)
+
+
+def _may_repeat(hashes: Sequence[np.ndarray]) -> np.ndarray:
+    """Return True for each pair of files of which more than half of the rows can be equal, bool (files, files)."""
+    n_rows = np.array([len(row_hashes) for row_hashes in hashes])
+    file_numbers = np.repeat(np.arange(len(hashes)), n_rows)
+    codes, distinct = pd.factorize(np.concatenate(hashes))
+    first_file = np.empty(len(distinct), dtype=np.int64)
+    last_file = np.empty(len(distinct), dtype=np.int64)
+    first_file[codes[::-1]] = file_numbers[::-1]  # of equal codes, numpy assigns the last one
+    last_file[codes] = file_numbers
+    is_shared = (first_file != last_file)[codes]
+    n_shared = np.bincount(file_numbers[is_shared], minlength=len(hashes))
+    pairs = 2 * np.minimum.outer(n_shared, n_shared) > np.minimum.outer(n_rows, n_rows)
+    np.fill_diagonal(pairs, False)
+    return pairs
+
+
+def _compare(files: Sequence[TableFile], hashes: Sequence[np.ndarray]) -> None:
+    """Raise InputError for the first pair of files with the same rows, or with more than half of them."""
+    counted = [np.unique(row_hashes, return_counts=True) for row_hashes in hashes]
+    pairs = np.argwhere(np.triu(_may_repeat(hashes)))
+    for i, j in pairs.tolist():
+        first, second = files[i], files[j]
+        n_equal = _n_equal(counted[i], counted[j])
+        fewest = min(first.n_rows, second.n_rows)
+        is_distinct = all(len(counted[k][0]) >= _MIN_DISTINCT * files[k].n_rows for k in (i, j))
+        # The rows of two Hive folders differ in the column of the folder.
+        if first.hive != second.hive and not (is_distinct and fewest >= _MIN_ROWS):
+            continue
+        if n_equal == first.n_rows == second.n_rows:
+            raise _repeated(f"it has the same rows as {first.where}", second)
+        if is_distinct and 2 * n_equal > fewest:
+            raise _repeated(f"{n_equal:,} of its {second.n_rows:,} rows are in {first.where}, too", second)
+
+
+def _n_equal(first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndarray, np.ndarray]) -> int:
+    """Return the number of equal rows of two files, given by their distinct hashes with counts."""
+    _, in_first, in_second = np.intersect1d(first[0], second[0], assume_unique=True, return_indices=True)
+    return int(np.minimum(first[1][in_first], second[1][in_second]).sum())
+
+
+def _repeated(problem: str, file: TableFile) -> InputError:
+    setting = yaml_text({"snapshots": True})
+    fix = (
+        "remove one of the two; or, if the files are snapshots of the same people, state it (data:"
+        f" {setting}, on the command line --snapshots)"
+    )
+    return InputError(problem, where=file.where, fix=fix)
+
+
+def _hashed(column: pd.Series) -> np.ndarray:
+    """Return a hash of each cell, uint64 (n,), which is equal for equal values of all dtypes."""
+    codes, values = pd.factorize(column)
+    plain = _plain_values(pd.Series(values))
+    value_hashes = pd.util.hash_array(plain, categorize=False)
+    return np.append(value_hashes, np.uint64(0))[codes]
+
+
+def _plain_values(values: pd.Series) -> np.ndarray[Any, Any]:
+    """Return distinct values as floats, as microseconds of UTC, or as strings."""
+    if isinstance(values.dtype, pd.CategoricalDtype):
+        values = values.astype(values.cat.categories.dtype)
+    if pd.api.types.is_datetime64_any_dtype(values.dtype):
+        times = pd.DatetimeIndex(values)
+        if times.tz is not None:
+            times = times.tz_convert("UTC").tz_localize(None)
+        return times.as_unit("us").asi8
+    kind = pd.api.types.infer_dtype(values, skipna=True)
+    if kind in ("integer", "floating", "mixed-integer-float", "decimal"):
+        return values.to_numpy(dtype=np.float64) + 0.0
+    return values.astype(str).to_numpy(dtype=object)

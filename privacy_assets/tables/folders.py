@@ -1,0 +1,283 @@
+"""The files of a table in a folder or glob, local or in an object store, and the folders that are no such table.
+
+A folder has the table files directly in it, or Hive folders (``sex=F/1.parquet``). In globs, ``*`` and ``?`` are
+wildcards, ``**`` is any number of folders, and brackets are sets of characters (``part-[0-9].csv``) unless they contain
+one character or a number: these are names.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import unquote_to_bytes
+
+from privacy_assets.errors import InputError, safe_repr
+from privacy_assets.infra.objects import Location, ObjectPath
+from privacy_assets.tables.names import as_named
+
+SUFFIXES = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".tsv": "csv", ".csv.gz": "csv", ".tsv.gz": "csv"}
+# Names that writers (Spark, Hive), office programs and systems give to files that contain no rows of a table.
+_LEFT_OUT_STARTS = (".", "_", "~$")
+_LEFT_OUT_NAMES = ("thumbs.db", "desktop.ini")
+_LEFT_OUT_SUFFIX = ".crc"
+_LAKEHOUSES = {"_delta_log": "a Delta", ".hoodie": "a Hudi"}  # kinds of tables, by their folder of metadata
+_ICEBERG = "an Iceberg"  # its folder "metadata" also has other uses, so its files decide
+_SLASHES_OF_A_BUCKET = 2  # "s3://bucket"
+_HIVE_MISSING = ("", "__HIVE_DEFAULT_PARTITION__")
+_NAME_IN_BRACKETS = re.compile(r"\[(?=(?:[^\]*?\[]|[0-9]+)\])")  # not the escapes [*], [?] and [[]
+_ESCAPED = re.compile(r"\[([*?[])\]")
+_ASSET = "\n  @dg.asset\n  def people(): return {read}\nand name the asset as the source (assets={{'source': people}})"
+
+
+def suffix_of(file: Location) -> str:
+    """Return the suffix of a file in lower case, with that of the text in a compressed file (".csv.gz")."""
+    parts = [part.lower() for part in Path(file.name).suffixes]
+    return "".join(parts[-2:]) if parts[-1:] == [".gz"] else "".join(parts[-1:])
+
+
+def is_left_out(name: str) -> bool:
+    """Return True for files and folders of writers and systems, such as ``_SUCCESS`` and ``Thumbs.db``."""
+    plain = name.lower()
+    return plain.startswith(_LEFT_OUT_STARTS) or plain in _LEFT_OUT_NAMES or plain.endswith(_LEFT_OUT_SUFFIX)
+
+
+def pattern_of(text: str) -> str:
+    """Return a path as a pattern of :mod:`glob`, in which brackets with one character or a number are a name."""
+    return _NAME_IN_BRACKETS.sub("[[]", text)
+
+
+def is_pattern(text: str) -> bool:
+    """Return True if a path has wildcards or sets of characters."""
+    return glob.has_magic(_ESCAPED.sub("", pattern_of(text)))
+
+
+def has_wildcards(text: str) -> bool:
+    """Return True if a path has the wildcards ``*`` or ``?``, not only sets of characters."""
+    return bool(set(_ESCAPED.sub("", text)) & {"*", "?"})
+
+
+def unescaped(path: Location) -> Location:
+    """Return a path whose escaped wildcards (``[*]``) are characters of its name."""
+    if isinstance(path, ObjectPath):
+        return ObjectPath(_ESCAPED.sub(r"\1", path.url))
+    return Path(_ESCAPED.sub(r"\1", str(path)))
+
+
+def root_of(path: Location) -> Location:
+    """Return the folder above the first wildcard of a glob; for other paths, the path itself."""
+    if not is_pattern(str(path)):
+        return unescaped(path)
+    if isinstance(path, ObjectPath):
+        protocol, _, key = path.url.partition("://")
+        plain = _literal_parts(key.split("/"))
+        return ObjectPath(f"{protocol}://{'/'.join(plain)}")
+    return Path(*_literal_parts(path.parts))
+
+
+def _literal_parts(parts: Sequence[str]) -> list[str]:
+    literal = []
+    for part in parts:
+        if is_pattern(part):
+            break
+        literal.append(_ESCAPED.sub(r"\1", part))
+    return literal
+
+
+def folder_files(folder: Location) -> list[Location]:
+    """Return the table files of a folder: those directly in it and in its Hive folders.
+
+    Raises:
+        OSError: If a folder cannot be read.
+    """
+    return [file for file in _files_below(folder) if suffix_of(file) in SUFFIXES]
+
+
+def _files_below(folder: Location) -> Iterator[Location]:
+    if isinstance(folder, Path):
+        yield from _local_files(folder, in_hive=False)
+        return
+    names = folder.names()
+    if any(_is_hive(name) for name in names):
+        names = folder.below()  # one listing for all folders
+    for name in names:
+        parts = name.split("/")
+        is_direct = len(parts) == 1
+        if (is_direct or _is_hive(parts[0])) and not any(map(is_left_out, parts)):
+            yield folder.joinpath(*parts)
+
+
+def _local_files(folder: Path, *, in_hive: bool) -> Iterator[Path]:
+    for entry in folder.iterdir():
+        if is_left_out(entry.name):
+            continue
+        is_folder = (in_hive or _is_hive(entry.name)) and entry.is_dir()
+        if is_folder:
+            yield from _local_files(entry, in_hive=True)
+        else:
+            yield entry
+
+
+def _is_hive(name: str) -> bool:
+    return "=" in name and not is_left_out(name)
+
+
+def glob_files(path: Location) -> list[Location]:
+    """Return the files that match a glob, without those of writers and systems unless the glob names them."""
+    if isinstance(path, ObjectPath):
+        pattern = ObjectPath(pattern_of(path.url))
+        matches: list[Location] = [match for match in pattern.matches() if match.is_file()]
+    else:
+        matches = [Path(name) for name in glob.glob(pattern_of(str(path)), recursive=True)]
+    if not has_wildcards(str(path)) and len(matches) == 1:
+        return []  # the name of another file that does not exist, such as "people [copy].csv"
+    names_hidden = is_left_out(path.name)
+    visible = []
+    for match in matches:
+        *folders, name = _parts_below(root_of(path), match)
+        if not any(map(is_left_out, folders)) and (names_hidden or not is_left_out(name)):
+            visible.append(match)
+    return visible
+
+
+def folder_values(root: Location, file: Location) -> dict[str, str | None]:
+    """Return the values that Hive folders below ``root`` state for a file, by column: ``sex=F/1.parquet``.
+
+    Names and values are decoded (``A%2FB`` is "A/B"). None: a missing value.
+
+    Raises:
+        InputError: If a name is not UTF-8 text.
+    """
+    values: dict[str, str | None] = {}
+    for part in _parts_below(root, file)[:-1]:
+        name, sign, value = part.partition("=")
+        if sign:
+            is_missing = value in _HIVE_MISSING
+            values[as_named(_decoded(name, file))] = None if is_missing else _decoded(value, file)
+    return values
+
+
+def _decoded(text: str, file: Location) -> str:
+    try:
+        return unquote_to_bytes(text).decode()
+    except UnicodeDecodeError:
+        pass  # raised below, without the error as its context
+    problem = "the name of a folder is not UTF-8 text after decoding"
+    raise InputError(problem, where=str(file), fix="rename the folder")
+
+
+def _parts_below(root: Location, file: Location) -> list[str]:
+    if isinstance(root, ObjectPath) or isinstance(file, ObjectPath):
+        return str(file).removeprefix(f"{root}/").split("/")
+    return list(file.relative_to(root).parts) if file.is_relative_to(root) else [file.name]
+
+
+def check_layout(root: Location, files: Sequence[Location]) -> None:
+    """Raise InputError if the files of a table have two formats, or one is not in the Hive folders of the others."""
+    first, *others = files
+    for file in others:
+        if _format(file) != _format(first):
+            problem = f"it is a {_format(file)} file, and {_shown(first)} is a {_format(first)} file"
+            fix = "one folder has files of one format: move the others to another folder, or name one of the files"
+            raise InputError(problem, where=str(file), fix=fix)
+    layouts = {file: _layout(root, file) for file in files}
+    deepest = max(files, key=lambda file: len(layouts[file]))
+    if "=" not in layouts[deepest]:
+        return
+    for file, layout in layouts.items():
+        if layout != layouts[deepest]:
+            problem = f"it is not in folders {layouts[deepest]}, as {_shown(deepest)} is"
+            raise InputError(problem, where=str(file), fix="move the file to another folder")
+
+
+def _layout(root: Location, file: Location) -> str:
+    """Return the folders between ``root`` and a file without their values: "sex=.../..."."""
+    layout = []
+    for part in _parts_below(root, file)[:-1]:
+        name, sign, _ = part.partition("=")
+        layout.append(f"{name}=..." if sign else "...")
+    return "/".join(layout)
+
+
+def _format(file: Location) -> str:
+    suffix = suffix_of(file).removesuffix(".gz")
+    return {".pq": ".parquet"}.get(suffix, suffix)
+
+
+def _shown(file: Location) -> str:
+    return safe_repr(file) if isinstance(file, Path) else str(file)
+
+
+def check_is_no_lakehouse(root: Location, files: Sequence[Location] = ()) -> None:
+    """Raise InputError if a folder is, or is part of, a Delta, Iceberg or Hudi table: its files have deleted rows, too.
+
+    Args:
+        root: Folder, or the folder above the first wildcard of a glob.
+        files: Files below it.
+    """
+    if isinstance(root, ObjectPath):
+        tables = _remote_lakehouses(root, files)
+    else:
+        tables = _local_lakehouses(root, files)
+    for folder, kind in tables:
+        problem = f"this is {kind} table, and its folder also contains files of deleted and replaced rows"
+        fix = f"read its rows in an asset,{_ASSET.format(read=_reader(kind, folder))}"
+        raise InputError(problem, where=str(folder), fix=f"{fix}, or pass such a dataframe to evaluate")
+
+
+def _local_lakehouses(root: Path, files: Iterable[Location]) -> Iterator[tuple[Location, str]]:
+    """Yield each lakehouse table that contains the root or a file, with its kind and article."""
+    folders: dict[Path, None] = {}
+    for start in (root, *(file.parent for file in files)):
+        if isinstance(start, Path) and start not in folders:
+            folders.update(dict.fromkeys([start, *start.absolute().parents, *start.resolve().parents]))
+    for folder in folders:
+        names = [name for name in _LAKEHOUSES if os.path.isdir(folder / name)]
+        with suppress(OSError):  # a folder above may not be listed
+            names += [f"metadata/{name}" for name in os.listdir(folder / "metadata")]
+        for _, kind in _marked(names):
+            yield folder, kind
+
+
+def _remote_lakehouses(root: ObjectPath, files: Iterable[Location]) -> Iterator[tuple[Location, str]]:
+    """Yield each lakehouse table that contains the root or a file, with its kind and article."""
+    if root.protocol in ("http", "https"):  # a web server has no folders
+        return
+    folder = root
+    while folder.url.count("/") >= _SLASHES_OF_A_BUCKET:
+        with suppress(OSError):  # a folder above may not be listed
+            names = [name for name in _LAKEHOUSES if (folder / name).is_dir()]
+            names += [f"metadata/{name}" for name in (folder / "metadata").names()]
+            for _, kind in _marked(names):
+                yield folder, kind
+        folder = folder.parent
+    if all(file.parent == root for file in files):
+        return
+    for below, kind in _marked(root.below()):  # one listing for all folders
+        table = root.joinpath(*filter(None, below.split("/")))
+        if any(str(file).startswith(f"{table}/") for file in files):
+            yield table, kind
+
+
+def _marked(names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield the folder and kind of each table whose metadata are among relative names of files and folders."""
+    for name in names:
+        parts = name.split("/")
+        for i, part in enumerate(parts):
+            folder = "/".join(parts[:i])
+            if part in _LAKEHOUSES:
+                yield folder, _LAKEHOUSES[part]
+            elif part == "metadata" and ".metadata.json" in "/".join(parts[i + 1 : i + 2]):
+                yield folder, _ICEBERG
+
+
+def _reader(kind: str, folder: Location) -> str:
+    """Return the line of Python that reads the current rows of a table."""
+    if kind == _LAKEHOUSES["_delta_log"]:
+        return f"deltalake.DeltaTable({str(folder)!r}).to_pandas()"
+    if kind == _LAKEHOUSES[".hoodie"]:
+        return f"spark.read.format('hudi').load({str(folder)!r}).toPandas()"
+    return "pyiceberg.catalog.load_catalog().load_table('DATABASE.TABLE').scan().to_pandas()"

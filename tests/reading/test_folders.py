@@ -1,0 +1,307 @@
+"""Folders and globs of a table, read by ``inspect``, ``evaluate`` and ``run``, or rejected."""
+
+from __future__ import annotations
+
+import gzip
+import io
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from privacy_assets import evaluate
+from privacy_assets.cli.main import main
+from privacy_assets.errors import ConfigError, InputError
+from privacy_assets.gate.lock import entries_of
+from privacy_assets.pipeline.resolve import ResolvedTable
+from privacy_assets.pipeline.row_sources import source_table
+from privacy_assets.pipeline.spec import TableSpec
+from privacy_assets.tables import file_agreement
+from privacy_assets.tables.files import CsvFormat, table_files
+from privacy_assets.tables.reading import read_table
+from privacy_assets.tables.stored import open_table
+
+Content = pd.DataFrame | bytes
+
+
+def people(rows: int, first: int = 0) -> pd.DataFrame:
+    rng = np.random.default_rng([rows, first])
+    times = pd.Timestamp("2020-01-01") + pd.to_timedelta(rng.integers(0, 9999, rows), unit="h")
+    return pd.DataFrame(
+        {"person": np.arange(first, first + rows), "weight": rng.normal(80, 9, rows).round(1), "seen": times}
+    )
+
+
+A, B = people(60), people(60, 60)
+A_B = pd.concat([A, B], ignore_index=True)
+SHUFFLED = A.sample(frac=1, random_state=1)[["seen", "weight", "person"]]
+
+
+def content_of(content: Content, name: str) -> bytes:
+    if isinstance(content, bytes):
+        return content
+    stream = io.BytesIO()
+    if name.endswith(".parquet"):
+        content.to_parquet(stream, index=False)
+        return stream.getvalue()
+    text = content.to_csv(index=False, sep="\t" if ".tsv" in name else ",").encode()
+    return gzip.compress(text) if name.endswith(".gz") else text
+
+
+def write(folder: Path, files: Mapping[str, Content]) -> Path:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content_of(content, name))
+    return folder
+
+
+def put(bucket: str, files: Mapping[str, Content]) -> str:
+    store = fsspec.filesystem("memory")
+    for name, content in files.items():
+        store.pipe_file(f"/{bucket}/{name}", content_of(content, name))
+    return f"memory://{bucket}"
+
+
+def run_of(folder: Path, **data: Any) -> list[str]:
+    table = {"name": "people", "data": {"subject": "person", **data}, "evaluation": {"embedder": False}}
+    (folder / "people.yaml").write_text(yaml.safe_dump(table))
+    return ["run", str(folder / "people.yaml"), "--home", str(folder / "home"), "--out", str(folder / "out")]
+
+
+def refused(place: str, told: str, work: Path, capsys: Any) -> None:
+    """Reading, ``inspect``, ``evaluate`` and ``run`` refuse a place with one message."""
+    for read in (open_table, read_table):
+        with pytest.raises(InputError, match=told) as caught:
+            read(place)
+        assert caught.value.__context__ is None and "Fix: " in str(caught.value)
+    for tables in ((place, A, B), (A, B, place)):
+        with pytest.raises(InputError, match=told):
+            evaluate(*tables, metrics=["dcr"], embedder=False, progress=lambda line: None)
+    message = str(caught.value)
+    for command in (["inspect", place], run_of(work, source=place)):
+        assert main(command) == 2
+        assert message in capsys.readouterr().err
+
+
+HIVE = {"sex=F/1.parquet": A, "sex=M/1.parquet": B}
+SYSTEM_NAMES = (
+    "_SUCCESS",
+    "_metadata",
+    "_common_metadata",
+    "_committed_1",
+    "_started_1",
+    ".DS_Store",
+    "Thumbs.db",
+    "desktop.ini",
+    "~$people.xlsx",
+    "._part-0.parquet",
+    ".part-0.parquet.crc",
+    "_temporary/0/a.parquet",
+)
+LEFT_OUT: dict[str, Content] = dict.fromkeys(SYSTEM_NAMES, b"x")
+REFUSED: dict[str, tuple[dict[str, Content], str, str]] = {
+    "two formats": ({"a.parquet": A, "b.csv": B}, "", r"b\.csv: it is a \.csv file, and .*a\.parquet.* is a \.parquet"),
+    "two formats in a glob": ({"a.parquet": A, "b.csv": B}, "/*", r"b\.csv: it is a \.csv file"),
+    "commas and tabs": ({"a.csv": A, "b.tsv": B}, "", r"b\.tsv: it is a \.tsv file, and .*a\.csv.* is a \.csv"),
+    "a copy": ({"a.parquet": A, "b.parquet": SHUFFLED}, "", r"b\.parquet: it has the same rows as .*a\.parquet"),
+    "a copy in a glob": ({"a.parquet": A, "b.parquet": SHUFFLED}, "/*.parquet", "it has the same rows as"),
+    "a compressed copy": ({"p.csv": A, "p.csv.gz": A}, "", r"p\.csv\.gz: it has the same rows as .*p\.csv"),
+    "a copy of other types": ({"a.parquet": A, "b.parquet": A.astype({"person": float})}, "", "it has the same rows"),
+    "a copy in another folder": ({"x=1/a.parquet": A, "x=2/a.parquet": A}, "", "it has the same rows as"),
+    "a larger copy": ({"a.parquet": A_B, "b.parquet": B}, "", r"60 of its 60 rows are in .*a\.parquet, too"),
+    "a snapshot": ({"1.csv": A, "2.csv": pd.concat([A[:31], B[:29]])}, "", "31 of its 60 rows are in"),
+    "Delta": ({"a.parquet": A, "_delta_log/0.json": b"{}"}, "", "this is a Delta table.*deltalake.DeltaTable"),
+    "Delta in a glob": ({"a.parquet": A, "_delta_log/0.json": b"{}"}, "/*.parquet", "this is a Delta table"),
+    "Delta below": ({"t/a.parquet": A, "t/_delta_log/0.json": b"{}"}, "/*/*.parquet", "/t: this is a Delta table"),
+    "Delta of folders": ({**HIVE, "_delta_log/0.json": b"{}"}, "/sex=F", "this is a Delta table"),
+    "Iceberg": ({"data/a.parquet": A, "metadata/v1.metadata.json": b"{}"}, "", "this is an Iceberg table"),
+    "data of Iceberg": ({"data/a.parquet": A, "metadata/v1.metadata.json": b"{}"}, "/data", "this is an Iceberg"),
+    "Hudi": ({"2020/a.parquet": A, ".hoodie/hoodie.properties": b"x"}, "", "this is a Hudi table.*spark.read"),
+    "a stray file": ({**HIVE, "new.parquet": A}, "", r"new\.parquet: it is not in folders sex=\.\.\., as .* is"),
+    "a stray file in a glob": ({**HIVE, "new.parquet": A}, "/**/*.parquet", "it is not in folders sex="),
+    "a stray file below": ({"y=1/m=1/a.csv": A, "y=1/b.csv": B}, "", r"b\.csv: it is not in folders y=\.\.\./m=\.\.\."),
+    "brackets": ({"s1.parquet": A}, "/s[1].parquet", "no such file"),
+    "a number in brackets": ({"s0.parquet": A, "s1.parquet": B}, "/s[10].parquet", "no such file"),
+    "a word in brackets": ({"people c.csv": A}, "/people [copy].csv", "no such file"),
+    "a folder in brackets": ({"data1/a.csv": A}, "/data[1]/*.csv", "no file matches"),
+    "only files of the system": (dict(LEFT_OUT), "", "the folder contains no"),
+}
+
+
+@pytest.mark.parametrize(("files", "path", "told"), REFUSED.values(), ids=REFUSED.keys())
+def test_files_that_are_not_one_table(
+    files: dict[str, Content], path: str, told: str, tmp_path: Path, capsys: Any
+) -> None:
+    refused(f"{write(tmp_path / 'in', files)}{path}", f"(?s){told}", tmp_path, capsys)
+
+
+@pytest.mark.parametrize("case", [case for case in REFUSED if "folder" not in case and "only" not in case])
+def test_objects_that_are_not_one_table(case: str, tmp_path: Path) -> None:
+    files, path, _ = REFUSED[case]
+    with pytest.raises(InputError):
+        open_table(f"{put(f'{tmp_path.name}-{len(case)}', files)}{path}")
+
+
+def read_both(place: str) -> pd.DataFrame:
+    """The table of a place by each reader, sorted by person."""
+    frame = read_table(place)
+    stored = open_table(place)
+    assert list(stored.columns) == list(frame.columns) and len(stored) == len(frame)
+    return frame.astype({"person": int}).sort_values("person", ignore_index=True)
+
+
+HONEST: dict[str, tuple[dict[str, Content], str]] = {
+    "parts": ({"a.parquet": A, "b.pq.parquet": B, **LEFT_OUT}, ""),
+    "parts of a glob": ({"a.parquet": A, "b.parquet": B, **LEFT_OUT}, "/*"),
+    "compressed parts": ({"a.csv": A, "b.csv.gz": B}, ""),
+    "a set of characters": ({"a.parquet": A, "b.parquet": B, "c.csv": A}, "/[ab].parquet"),
+    "a range": ({"p0.csv": A, "p1.csv": B}, "/p[0-9].csv"),
+    "a folder in brackets": ({"in[1]/a.csv": A_B, "in1/a.csv": A}, "/in[1]/*.csv"),
+    "an empty part": ({"a.parquet": A, "b.parquet": B, "c.parquet": A[:0], "d.parquet": A[:0]}, ""),
+}
+
+
+@pytest.mark.parametrize(("files", "path"), HONEST.values(), ids=HONEST.keys())
+def test_honest_folders_and_globs(files: dict[str, Content], path: str, tmp_path: Path) -> None:
+    for place in (str(write(tmp_path, files)), put(f"{tmp_path.name}", files)):
+        found = read_both(f"{place}{path}")
+        assert found["person"].tolist() == list(range(120))
+        assert found["weight"].astype(float).tolist() == A_B["weight"].tolist()
+
+
+@pytest.mark.parametrize("path", ["", "/*/*/*.parquet", "/**/*.parquet", "/town=*/m=*/*.parquet"])
+def test_hive_folders_state_decoded_values(path: str, tmp_path: Path) -> None:
+    files = {"town=A%2FB%20%C3%A9/m=1/0.parquet": A, "town=__HIVE_DEFAULT_PARTITION__/m=2/0.parquet": B, **LEFT_OUT}
+    files["town=A%2FB%20%C3%A9/m=1/._0.parquet"] = b"x"
+    for place in (str(write(tmp_path, files)), put(tmp_path.name, files)):
+        found = read_both(f"{place}{path}")
+        assert found["town"].isna().sum() == 60 and set(found["town"].dropna()) == {"A/B é"}
+        assert found.groupby("m")["person"].max().to_dict() == {"1": 59, "2": 119}
+    one = read_both(f"{tmp_path}/town=A%2FB%20%C3%A9/*/*.parquet")  # above the first wildcard
+    assert list(one.columns) == [*A.columns, "m"]
+
+
+def test_a_hive_folder_that_is_no_text(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="the name of a folder is not UTF-8 text"):
+        read_table(write(tmp_path, {"town=%FF/0.parquet": A}))
+
+
+def test_small_partitions_are_equal_by_chance(tmp_path: Path) -> None:
+    small = A[["weight"]].head(10)
+    assert len(read_table(write(tmp_path, {"day=1/0.parquet": small, "day=2/0.parquet": small}))) == 20
+
+
+def test_rows_of_few_values_are_equal_by_chance(tmp_path: Path) -> None:
+    few = pd.DataFrame({"sex": list("FM") * 30, "grade": [1, 2, 3] * 20})
+    assert len(open_table(write(tmp_path, {"a.parquet": few, "b.parquet": few[:-1]}))) == 119
+
+
+def test_the_escaped_name_of_a_partition_is_a_name(tmp_path: Path) -> None:
+    write(tmp_path, {"a*b.csv": A, "d[1].csv": B, "axb.csv": B})
+    assert table_files(f"{tmp_path}/a[*]b.csv") == [tmp_path / "a*b.csv"]
+    assert table_files(f"{tmp_path}/d[[]1].csv") == [tmp_path / "d[1].csv"]
+
+
+def arrow(kind: Any, *values: Any) -> bytes:
+    stream = io.BytesIO()
+    pq.write_table(pa.table({"x": pa.array(values, kind), "y": pa.array(map(str, values))}), stream)
+    return stream.getvalue()
+
+
+LARGE = 2**60 + 1
+TYPES: dict[str, tuple[bytes, bytes, str]] = {
+    "zones": (arrow(pa.timestamp("us"), 1, 2), arrow(pa.timestamp("us", "UTC"), 3, 4), "time with a time zone here"),
+    "text and numbers": (arrow(pa.string(), "1", "2"), arrow(pa.int64(), 3, 4), "number here and text in"),
+    "booleans and numbers": (arrow(pa.bool_(), True, False), arrow(pa.int64(), 3, 4), "number here and boolean in"),
+    "text and times": (arrow(pa.string(), "1", "2"), arrow(pa.date32(), 3, 4), "time without a time zone here"),
+    "large integers": (arrow(pa.int64(), LARGE, 2), arrow(pa.float64(), 3, 4), r"integers over 2\^53"),
+    "unsigned integers": (arrow(pa.int64(), LARGE, 2), arrow(pa.uint64(), 3, 4), r"integers over 2\^53"),
+    "codes and text": (arrow(pa.dictionary(pa.int8(), pa.int64()), 1, 2), arrow(pa.string(), "a", "b"), "text here"),
+}
+
+
+@pytest.mark.parametrize(("first", "second", "told"), TYPES.values(), ids=TYPES.keys())
+def test_files_of_other_types_are_named(first: bytes, second: bytes, told: str, tmp_path: Path, capsys: Any) -> None:
+    place = str(write(tmp_path / "in", {"1.parquet": first, "2.parquet": second}))
+    refused(place, rf"\d\.parquet, column 'x'.*{told}", tmp_path, capsys)
+    hive = write(tmp_path / "hive", {"k=1/1.parquet": first, "k=2/2.parquet": second})
+    with pytest.raises(InputError, match=told):
+        open_table(hive)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (arrow(pa.int32(), 1, 2), arrow(pa.float64(), 0.5, None)),
+        (arrow(pa.int64(), LARGE, 2), arrow(pa.int16(), 3, 4)),
+        (arrow(pa.decimal128(5, 1), 1, 2), arrow(pa.float64(), 0.5, 3)),
+        (arrow(pa.string(), "a", "b"), arrow(pa.float64(), None, None)),
+        (arrow(pa.string(), "a", "b"), arrow(pa.null(), None, None)),
+        (arrow(pa.timestamp("ms"), 1, 2), arrow(pa.timestamp("ns"), 3, 4)),
+        (arrow(pa.date32(), 1, 2), arrow(pa.timestamp("us"), 3, 4)),
+        (arrow(pa.timestamp("us", "UTC"), 1, 2), arrow(pa.timestamp("us", "Asia/Tokyo"), 3, 4)),
+        (arrow(pa.dictionary(pa.int8(), pa.string()), "a", "b"), arrow(pa.large_string(), "c", "d")),
+    ],
+)
+def test_files_of_fitting_types(first: bytes, second: bytes, tmp_path: Path) -> None:
+    write(tmp_path, {"1.parquet": first, "2.parquet": second})
+    for read in (open_table, read_table):
+        assert len(read(tmp_path)["x"]) == 4
+
+
+def test_a_date_that_the_finest_unit_lacks(tmp_path: Path) -> None:
+    files = {"1.parquet": arrow(pa.timestamp("ms"), -11 * 10**12), "2.parquet": arrow(pa.timestamp("ns"), 1)}
+    place = write(tmp_path / "in", files)
+    for read in (lambda: open_table(place)["x"], lambda: read_table(place)):
+        with pytest.raises(InputError, match="times of several units") as caught:
+            read()
+        assert "1621" not in str(caught.value) and caught.value.__context__ is None
+
+
+@pytest.mark.slow
+def test_snapshots_are_declared(tmp_path: Path, capsys: Any) -> None:
+    """They need a subject, because each row would be another person."""
+    months = {f"{month}.parquet": people(600) for month in (1, 2)}
+    place = str(write(tmp_path / "in", months))
+    assert len(read_table(place, CsvFormat(snapshots=True))) == 1200
+    assert main(["inspect", place, "--snapshots", "--yaml"]) in (0, 1)
+    assert "  snapshots: true" in capsys.readouterr().out.splitlines()
+    with pytest.raises(ConfigError, match="snapshots need the column that identifies people"):
+        evaluate(place, B, A, snapshots=True)
+    with pytest.raises(ConfigError, match="snapshots must be true or false"):
+        evaluate(place, B, A, subject="person", snapshots="yes")
+    more: dict[str, Any] = {"subject": "person", "metrics": ["dcr"], "embedder": False}
+    holdout = people(500, 1000)
+    fresh = people(500, 5000).drop(columns="person")
+    declared = evaluate(place, holdout, fresh, snapshots=True, **more)
+    plain = evaluate(read_table(place, CsvFormat(snapshots=True)), holdout, fresh, **more)
+    assert [e.value for e in declared.results["dcr"].estimates] == [e.value for e in plain.results["dcr"].estimates]
+
+
+def test_snapshots_are_an_accepted_setting(tmp_path: Path) -> None:
+    place = str(write(tmp_path / "in", {f"{month}.parquet": people(600) for month in (1, 2)}))
+    for snapshots in (False, True):
+        data = {"source": place, "subject": "person", "snapshots": snapshots}
+        resolved = ResolvedTable.of(TableSpec(name="people", data=data))
+        entries = entries_of(resolved.policy, resolved.setup(str))
+        assert entries.get("snapshots", False) is snapshots
+    assert len(source_table(resolved, None, None, None)) == 1200
+    with pytest.raises(ConfigError, match="table people, data: snapshots need the column that identifies people"):
+        ResolvedTable.of(TableSpec(name="people", data={**data, "subject": {"each_row": True}}))
+
+
+def test_a_column_of_ids_decides_without_reading_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So a folder of many files stays fast."""
+    read: list[str] = []
+    hashed: Callable[[pd.Series], np.ndarray] = file_agreement._hashed
+    monkeypatch.setattr(file_agreement, "_hashed", lambda column: read.append(column.name) or hashed(column))
+    place = write(tmp_path, {f"{i}.parquet": people(50, 50 * i) for i in range(20)})
+    assert len(open_table(place)) == 1000
+    assert set(read) == {"person"}
