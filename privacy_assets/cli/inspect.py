@@ -261,10 +261,16 @@ def _described(form: CsvFormat) -> str:
 
 
 def _kind(column: ColumnSchema, read: TextForm) -> str:
+    from privacy_assets.tables.written_numbers import NumberFormat
+
     if read.doubt:
         return "ambiguous"
-    form = {"": "", ",": ", decimal comma", ".": ", commas between thousands"}.get(column.format, f", {column.format}")
-    return f"{column.kind}{form}{', with time zone' if column.zoned else ''}"
+    if column.kind == "datetime":
+        form = f", {column.format}" if column.format else ""
+        return f"{column.kind}{form}{', with time zone' if column.zoned else ''}"
+    decimal, unit = NumberFormat.of(column.format)
+    form = {"": "", ",": ", decimal comma", ".": ", commas between thousands"}[decimal]
+    return f"{column.kind}{form}{f', unit {unit}' if unit else ''}"
 
 
 def _yaml(source: str, form: CsvFormat, columns: Sequence[Inspected], people: PersonColumns) -> Iterator[str]:
@@ -315,7 +321,7 @@ def _kind_lines(doubtful: Sequence[Inspected]) -> Iterator[str]:
         yield "  kinds:"
     for column in doubtful:
         yield f"    # {clean(column.name, 40)}: {column.text_form.doubt}"
-        kind = column.text_form.choices[0]
+        kind = column.text_form.choices[0].declaration
         text = kind if isinstance(kind, str) else yaml_text(kind)
         yield f"    {yaml_text(column.name)}: {yaml_text(f'{text}?')}"
 

@@ -24,16 +24,9 @@ from privacy_assets.tables.precision import (
     whole_decimals_of,
 )
 from privacy_assets.tables.schema import ColumnSchema, Kind
-from privacy_assets.tables.text import (
-    MARKERS,
-    ZONED,
-    as_texts,
-    is_text,
-    parse_booleans,
-    parse_numbers,
-    parse_times,
-    texts_of,
-)
+from privacy_assets.tables.text import MARKERS, as_texts, is_text, parse_booleans, texts_of
+from privacy_assets.tables.written_dates import ZONED, parse_times
+from privacy_assets.tables.written_numbers import parse_numbers
 
 _A = {"numeric": "a number", "integer": "an integer", "boolean": "true or false", "datetime": "a date or time"}
 _WORDS = {"true": True, "false": False, 1: True, 0: False}
