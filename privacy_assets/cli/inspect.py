@@ -134,7 +134,7 @@ def _inspect(options: argparse.Namespace) -> int:
         say(*_yaml(options.files[0], forms[0], columns, people))
     else:
         related = _relations(frames, columns, people)
-        say(*_files(options.files, forms), "", *_table(columns), *_people(people), *related)
+        say(*_files(options.files, forms), "", *_table(columns), *_lines(columns), *_people(people), *related)
     return YES if all(column.is_ready for column in columns) else NO
 
 
@@ -205,6 +205,16 @@ def _table(columns: Sequence[Inspected]) -> list[str]:
         # In full: a name is published and can contain private values.
         rows.append([clean(column.name, LONGEST_NAME), kind, precision, str(column.n_missing), column.note])
     return aligned(rows, terminal_columns())
+
+
+def _lines(columns: Sequence[Inspected]) -> Iterator[str]:
+    """Return the lines to paste for ambiguous columns."""
+    from privacy_assets.tables.contract import lines_to_paste
+
+    doubts = {column.name: column.text_form for column in columns if column.text_form.doubt}
+    if doubts:
+        yield ""
+        yield f"declare what the cells mean, for example {lines_to_paste(doubts)}"
 
 
 def _people(people: PersonColumns) -> Iterator[str]:

@@ -198,13 +198,18 @@ def read_texts(name: str, tables: Mapping[str, Texts], stated: Stated, has_typed
     if stated.accepted == "categorical" and not has_typed_parts:
         return TextForm("categorical")
     form = infer_text(texts, stated.missing)
-    unit = NumberFormat.of(form.format).unit if form.kind in ("integer", "numeric") else ""
-    if unit and has_typed_parts:
+    if form.kind in ("integer", "numeric") and NumberFormat.of(form.format).unit and has_typed_parts:
         doubt = "the numbers of some tables have a unit, and those of others have none"
         form = replace(form, doubt=doubt, choices=(_numeric(NumberFormat.of(form.format)), CATEGORY))
-    if form.kind == "categorical" and not form.note and len(tables) > 1:
+    if form.kind == "categorical" and not form.note and len(tables) > 1 and not _has_unit(form):
         _check_one_form(name, tables, stated.missing, form)
     return _as_accepted(form, stated.accepted)
+
+
+def _has_unit(form: TextForm) -> bool:
+    """Return True if a doubtful column has numbers with a unit."""
+    likely = form.choices[0] if form.choices else CATEGORY
+    return likely.kind == "numeric" and NumberFormat.of(likely.format or "").unit != ""
 
 
 def _with_decimal(meaning: Meaning, texts: Sequence[Texts], missing: Sequence[str]) -> TextForm:
@@ -417,6 +422,8 @@ def _numbers_with_marks(
         return TextForm("numeric", doubt="underscores may separate thousands", choices=choices)
     if unit:
         form = form.with_note(f"numbers with the unit {unit}")
+    if find(pc.replace_substring_regex(values, "[0-9]", ""), r"\p{Nd}").any():
+        form = form.with_note("digits of other scripts are digits")
     if is_in_brackets.any():
         form = form.with_note("numbers in brackets are negative")
     if find(values, "[0-9][^0-9.,][0-9]{3}").any():

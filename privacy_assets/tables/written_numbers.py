@@ -11,6 +11,7 @@ declaration:
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from contextlib import suppress
 from typing import NamedTuple
@@ -42,21 +43,19 @@ CODE_WITH_E = "^[+-]?[0-9]+[eE][0-9]+$"  # programs write 1e+05 or 1.0E5
 
 _LONGEST = 60  # characters of a number with its unit
 _LONGEST_UNIT = 20
+_BETWEEN = "\0"  # head and tail of a number
 _COUNTRY = 3  # letters, such as US$
 _BLANK = r"[\p{Zs}\t]"
-_NUMBER = r"(?:[0-9]|[.][0-9])(?:[0-9.,'‘’ʼ_\p{Zs}\t]*[0-9.])?(?:[eE][+-]?[0-9]+)?"
-_NO_UNIT = r"0-9\p{Zs}\t.,()+\p{Pd}"  # characters that no unit begins with: a dash may be a minus
-_BEFORE = rf"[^{_NO_UNIT}]*"
-_AFTER = rf"(?:\p{{L}}[0-9]?|[^\p{{L}}{_NO_UNIT}])(?:\p{{L}}[0-9]|[^0-9])*"
-_WITH_UNIT = (
-    rf"^(?P<sign>[+-]?){_BLANK}*(?P<before>{_BEFORE})(?P<gap>{_BLANK}*)(?P<inner>[+-]?)(?P<number>{_NUMBER})"
-    rf"(?P<space>{_BLANK}*)(?P<after>(?:{_AFTER})?)$"
-)
-_IN_BRACKETS = r"^([^0-9()+-]*)[(]([^()]*)[)]([^0-9()]*)$"
+_MARK = "'‘’ʼ_"  # between thousands, as are blanks
+_NUMBER = rf"[0-9](?:[0-9.,{_MARK}\p{{Zs}}\t]*[0-9])?[.]?(?:[eE][+-]?[0-9]+)?"
+_PARTS = rf"^(?P<head>[^0-9]*)(?P<number>{_NUMBER})(?P<tail>.{{0,{_LONGEST_UNIT + 1}}})$"
 _THOUSANDS = rf"^[0-9]{{1,3}}(?:(?:{_BLANK}[0-9]{{3}})+|(?:['‘’ʼ][0-9]{{3}})+|(?:_[0-9]{{3}})+)(?:[.,][0-9]*)?$"
 _PHONE = rf"^[+][0-9]+{_BLANK}"
-_POINT_AFTER_LETTER = r"\p{L}[.][0-9]"  # Rs.5 is not 0.5 Rs
+_IN_BRACKETS = r"^([^0-9()+-]*)[(]([^()]*)[)]([^0-9()]*)$"
 _MINUS = "\u2212"
+_NO_UNIT = r"\s.,()+\-\u2010-\u2015"  # no unit begins with one: a dash may be a minus
+_HEAD = re.compile(rf"([+-]?)\s*([^\d{_NO_UNIT}]*)(\s*)([+-]?)([.]?)")
+_TAIL = re.compile(rf"(\s*)((?:[^\W\d_]\d?|[^\w{_NO_UNIT}])(?:[^\W\d_]\d|\D)*)?")
 
 
 class NumberFormat(NamedTuple):
@@ -82,6 +81,22 @@ class NumberFormat(NamedTuple):
     def stored(self) -> str:
         """The format as one string."""
         return self.decimal + self.unit
+
+
+class _Affix(NamedTuple):
+    """Text around a number.
+
+    Attributes:
+        start: Signs of the number, and a decimal point without a zero.
+        unit: Unit, "" for none.
+        is_known: True for no unit, or a known one.
+        is_code: True if the text is a code unless its unit is declared.
+    """
+
+    start: str
+    unit: str
+    is_known: bool
+    is_code: bool
 
 
 class WrittenNumbers(NamedTuple):
@@ -121,54 +136,86 @@ def split_numbers(texts: pa.Array) -> WrittenNumbers:
     """
     is_short = to_mask(pc.less_equal(pc.utf8_length(texts), _LONGEST))
     may_be_number = is_short & find(texts, r"\p{Nd}")
-    plain = _with_ascii_digits(texts.filter(pa.array(may_be_number)))
+    candidates = texts.filter(pa.array(may_be_number))
+    plain = _with_ascii_digits(candidates)
     plain = pc.utf8_trim_whitespace(pc.replace_substring_regex(plain, _IN_BRACKETS, r"-\1\2\3"))
-    parts = pc.extract_regex(plain, _WITH_UNIT)
-    field = {name: pc.fill_null(pc.struct_field(parts, name), "") for name in parts.type.names}
-    is_group = pc.match_substring_regex(field["number"], _THOUSANDS)
-    is_group = pc.and_not(is_group, pc.match_substring_regex(plain, _PHONE))
-    marks = rf"([0-9])(?:{_BLANK}|['‘’ʼ_])([0-9])"
-    joined = pc.replace_substring_regex(field["number"], marks, r"\1\2")
-    digits = pc.if_else(is_group, joined, field["number"])
-    numbers = pc.binary_join_element_wise(field["sign"], field["inner"], digits, pa.scalar("", pa.large_string()))
+    parts = pc.extract_regex(plain, _PARTS)
+    head, number, tail = (pc.fill_null(pc.struct_field(parts, name), "") for name in ("head", "number", "tail"))
+
+    pairs = pc.binary_join_element_wise(head, tail, pa.scalar(_BETWEEN, texts.type)).dictionary_encode()
+    affixes = [_affix(*pair.split(_BETWEEN, 1)) for pair in pairs.dictionary.to_pylist()]
+    starts = pa.array([affix.start if affix else None for affix in affixes], texts.type).take(pairs.indices)
+    digits = _without_thousands(number, plain)
+    numbers = pc.binary_join_element_wise(starts, digits, pa.scalar("", texts.type))
     is_number = np.zeros(len(numbers), dtype=bool)
     for pattern in NUMBERS.values():
-        is_number |= find(numbers, pattern)
-    is_number &= ~find(plain, _POINT_AFTER_LETTER)
+        is_number |= to_mask(pc.fill_null(pc.match_substring_regex(numbers, pattern), False))
 
-    n_texts = len(texts)
-    units = np.full(n_texts, None, dtype=object)
-    is_known = np.zeros(n_texts, dtype=bool)
-    is_code = np.zeros(n_texts, dtype=bool)
-    affixes = zip(*(field[name].to_pylist() for name in ("before", "gap", "space", "after")), strict=True)
-    positions = np.flatnonzero(may_be_number)
-    for position, is_one, (before, gap, space, after) in zip(positions, is_number, affixes, strict=True):
-        if is_one:
-            units[position] = f"{before} {after}".strip()
-            is_known[position] = _is_known(before, gap, space, after)
-            is_code[position] = not is_known[position] and _is_code(before, space, after)
-    kept = pc.if_else(pa.array(is_number), numbers, texts.filter(pa.array(may_be_number)))
+    positions = np.flatnonzero(may_be_number)[is_number]
+    codes = pairs.indices.to_numpy()[is_number]
+    units = np.full(len(texts), None, dtype=object)
+    is_known = np.zeros(len(texts), dtype=bool)
+    is_code = np.zeros(len(texts), dtype=bool)
+    units[positions] = np.array([affix and affix.unit for affix in affixes], dtype=object)[codes]
+    is_known[positions] = np.array([bool(affix and affix.is_known) for affix in affixes], dtype=bool)[codes]
+    is_code[positions] = np.array([bool(affix and affix.is_code) for affix in affixes], dtype=bool)[codes]
+    kept = pc.if_else(pa.array(is_number), numbers, candidates)
     return WrittenNumbers(pc.replace_with_mask(texts, pa.array(may_be_number), kept), units, is_known, is_code)
 
 
-def _is_known(before: str, gap: str, space: str, after: str) -> bool:
-    """Return True for no unit, or a known one.
+def _without_thousands(numbers: pa.Array, texts: pa.Array) -> pa.Array:
+    """Return numbers without marks between thousands. Phone numbers begin with a plus, and keep their blanks.
 
     Args:
-        before: Text before the number.
+        numbers: Digits with marks.
+        texts: Texts that contain them.
+    """
+    is_grouped = pc.match_substring_regex(numbers, _THOUSANDS)
+    is_grouped = pc.and_not(is_grouped, pc.match_substring_regex(texts, _PHONE))
+    joined = pc.replace_substring_regex(numbers, rf"([0-9])(?:{_BLANK}|[{_MARK}])([0-9])", r"\1\2")
+    return pc.if_else(is_grouped, joined, numbers)
+
+
+def _affix(head: str, tail: str) -> _Affix | None:
+    """Return the sign and unit around a number. None: the text is not a number.
+
+    Args:
+        head: Text before the number.
+        tail: Text after the number.
+    """
+    start = _HEAD.fullmatch(head)
+    end = _TAIL.fullmatch(tail)
+    if start is None or end is None:
+        return None
+    sign, before, gap, inner_sign, point = start.groups()
+    space, after = end[1], end[2] or ""
+    ends_in_letter = before[-1:].isalpha()
+    if point and ends_in_letter:  # Rs.5 is not 0.5 Rs
+        return None
+    unit = f"{before} {after}".strip()
+    is_known = not unit or (not before or not after) and _is_known(before, gap, space, after)
+    # One letter, or letters and digits, directly after a number.
+    is_attached = not space and after[:1].isalpha() and (len(after) == 1 or any(map(str.isdigit, after)))
+    is_code = not is_known and (ends_in_letter or is_attached)
+    return _Affix(f"{sign}{inner_sign}{point}", unit, is_known, is_code)
+
+
+def _is_known(before: str, gap: str, space: str, after: str) -> bool:
+    """Return True for a known unit.
+
+    Args:
+        before: Unit before the number, or "".
         gap: Blanks between them.
         space: Blanks after the number.
-        after: Text after the number.
+        after: Unit after the number, or "".
     """
-    if before and after:
-        return False
     if _is_currency_sign(before or after):
         return True
     if before:
         return bool(gap) and is_currency_code(before)
     if len(after) == 1 and after.isalpha():
         return bool(space) and after in UNITS
-    return not after or after in _SHARES or is_currency_code(after) or after.casefold() in _LONG_UNITS
+    return after in _SHARES or is_currency_code(after) or after.casefold() in _LONG_UNITS
 
 
 def _is_currency_sign(unit: str) -> bool:
@@ -177,13 +224,6 @@ def _is_currency_sign(unit: str) -> bool:
         return False
     letters = unit[:-1]
     return not letters or (letters.isalpha() and len(letters) <= _COUNTRY)
-
-
-def _is_code(before: str, space: str, after: str) -> bool:
-    """Return True for letters before a number, and for one letter, or letters and digits, directly after it."""
-    if before and before[-1].isalpha():
-        return True
-    return not space and after[:1].isalpha() and (len(after) == 1 or any(map(str.isdigit, after)))
 
 
 def _with_ascii_digits(texts: pa.Array) -> pa.Array:
