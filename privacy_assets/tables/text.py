@@ -88,6 +88,7 @@ _WITH_MARKS = r"^[^\p{L}\p{N}]*[0-9]+([.,][0-9]+)?[^\p{L}\p{Nd}]*$"  # such as ~
 _CURRENCY_CODE = "^[A-Za-z]{3}[0-9]"
 _CODES = "codes stay text"
 UNMEASURED = "categories, as declared: whether their numbers or dates are near is not measured"
+UNMEASURED_ACCEPTED = "categories, as accepted: whether their numbers or dates are near is not measured"
 CATEGORY = Meaning("categorical")
 _MIN_CODE_DIGITS = 4
 _DIGITS = 17  # significant digits of a float
@@ -195,9 +196,11 @@ def read_texts(name: str, tables: Mapping[str, Texts], stated: Stated, has_typed
         return _with_decimal(meaning, texts, stated.missing)
     if meaning is not None:
         return _of_declared_kind(infer_text(texts, stated.missing), meaning.kind)
-    if stated.accepted == "categorical" and not has_typed_parts:
-        return TextForm("categorical")
     form = infer_text(texts, stated.missing)
+    if stated.accepted == "categorical" and not has_typed_parts:
+        may_be_code = form.digits is not None
+        note = UNMEASURED_ACCEPTED if form.has_distances and not may_be_code else ""
+        return TextForm("categorical", note=note)
     if form.kind in ("integer", "numeric") and NumberFormat.of(form.format).unit and has_typed_parts:
         doubt = "the numbers of some tables have a unit, and those of others have none"
         form = replace(form, doubt=doubt, choices=(_numeric(NumberFormat.of(form.format)), CATEGORY))

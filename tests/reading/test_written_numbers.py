@@ -336,3 +336,29 @@ def test_accepted_settings_state_the_unit() -> None:
     euros = contract_of(infer_schema(written(TRAIN, READ["5 €"])))
     assert dollars["a"] == "number, format $" and euros["a"] == "number, format €"
     assert contract_of(infer_schema(TRAIN))["a"] == "number"
+
+
+@pytest.mark.parametrize("write", [lambda x: f"{x % 101} %", lambda x: f"{x % 101 + 0.5}%"])
+def test_shares_of_1_are_not_percentages(write: Write) -> None:
+    real, other = written(TRAIN, write), written(HOLDOUT, write)
+    shares = (FRESH % 101) / 100
+    for synthetic in (shares, shares.astype(str)):
+        with pytest.raises(InputError, match="synthetic, column 'a': its numbers have no %, and may be shares of 1"):
+            judged(real, other, synthetic)
+    judged(real, other, FRESH % 101)
+    judged(real, other, (FRESH % 2).astype(float))
+
+
+def test_an_accepted_category_stays_one_and_a_note_says_so() -> None:
+    frames = {"train": written(TRAIN, READ["$5"])}
+    schema, notes = joint_schema(frames, {"train": "train"}, locked=dict.fromkeys(NAMES, "categorical"))
+    assert schema.of_kind("categorical") == NAMES
+    assert "categories, as accepted: whether their numbers or dates are near is not measured" in notes[0]
+
+
+@pytest.mark.parametrize("name", ["$5", "1 234", "(5)", "5,00 €", "~5", "few without a unit"])
+def test_a_first_line_of_numbers_with_marks_is_a_row(name: str, tmp_path: Path) -> None:
+    write = READ.get(name) or STOPS[name][0]
+    written(TRAIN, write).to_csv(tmp_path / "t.csv", index=False, header=False)
+    with pytest.raises(InputError, match="line 1 looks like a row: 6 of its fields fit into the columns"):
+        Table.read(tmp_path / "t.csv")
