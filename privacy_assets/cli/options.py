@@ -59,7 +59,8 @@ _COMMON: dict[str, dict[str, Any]] = {
     "--kind": repeatable(
         "COLUMN=KIND,..",
         "override inferred kinds: numeric, integer, categorical, boolean or datetime, for example visits=integer,"
-        "seen=datetime, with a format seen=datetime:%%d.%%m.%%Y or amount=numeric:comma",
+        "seen=datetime, with a format seen=datetime:%%d.%%m.%%Y or amount=numeric:comma, with a unit"
+        " weight=numeric::kg",
     ),
     "--drop": repeatable(
         "COLUMN,..",
