@@ -1,4 +1,4 @@
-"""What the cells of a column mean: a kind and a format, as users declare them and as accepted settings state them."""
+"""Meaning of the cells of a column: a kind and a format, as users declare them and as accepted settings state them."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def declared_by_option(text: str) -> Any:
 
 
 def _number_format(given: object) -> str | None:
-    """Return the format of ``{decimal: ",", unit: kg}``. None: it is none."""
+    """Return the format of ``{decimal: ",", unit: kg}``, or None if it is invalid."""
     if not isinstance(given, Mapping) or not given or not set(given) <= {"decimal", "unit"}:
         return None
     decimal = given.get("decimal", "")
@@ -121,7 +121,7 @@ def _number_format(given: object) -> str | None:
 
 
 def _date_format(kind: object, given: object) -> str | None:
-    """Return the format of times. None: it is none."""
+    """Return the format of times, or None if it is invalid."""
     if kind == "datetime" and isinstance(given, str) and is_time_format(given):
         return given
     return None

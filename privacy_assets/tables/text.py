@@ -1,26 +1,24 @@
-"""What a column of text means. The first row that applies decides:
+"""Meaning of a column of text. The first row that applies decides:
 
-| the column                                                             | means                                  |
-|------------------------------------------------------------------------|----------------------------------------|
-| is declared as categorical                                             | a category; a note says that distances |
-|                                                                        | of its numbers or dates are not        |
-|                                                                        | measured                               |
-| has a declared format                                                  | numbers or dates of this format        |
-| is accepted as a category, and all tables have text                    | a category                             |
-| has at most 20 values, all true or false                               | booleans                               |
-| has numbers only, without or all with one known unit:                  |                                        |
-| - some with leading zeros, some such as 12E5, or all of too many digits | a category: they are codes             |
-| - with two meanings: 1,234; 1.1 and 1.10; 1_000; (1) and none without   | the run stops                          |
-| - others                                                               | numbers                                |
-| has dates of one format only; with two meanings: 01/02/2024            | dates; the run stops                   |
-| has numbers or dates in at least half of the rows, and other texts,    | the run stops; a category if the other |
-| unknown units or several units                                         | texts are codes with letters           |
-| has other texts                                                        | a category                             |
+| row | the column                                                  | means                           |
+|-----|-------------------------------------------------------------|---------------------------------|
+| 1   | is declared as categorical                                  | a category                      |
+| 2   | has a declared format                                       | numbers or dates of this format |
+| 3   | is accepted as a category, and is text in all tables        | a category                      |
+| 4   | has true and false only                                     | booleans                        |
+| 5   | has plain numbers only                                      | numbers                         |
+| 6   | has dates of one format only                                | dates                           |
+| 7   | has numbers only, with one known unit or other marks        | numbers                         |
+| 8   | has numbers and codes with letters                          | a category of codes             |
+| 9   | has numbers or dates in at least half of the rows           | the run stops                   |
+| 10  | has other texts                                             | a category                      |
 
-Markers of missing values such as ``#N/A`` are removed before. If a kind without a format is declared, the rows on
-numbers and dates find its format. If the run would stop, and accepted settings state one of the meanings, it is taken.
-Afterwards, integers with one number of digits may be codes, see :mod:`.codes`. A number in brackets is negative. Units
-and thousands marks are in :mod:`.written_numbers`.
+Markers of missing values such as ``#N/A`` are removed before. Rows 5 to 7 stop the run if the texts have two meanings:
+1,234; 1.1 and 1.10; 1_000; (1) and no number without brackets; 01/02/2024. In rows 5 and 7, leading zeros, codes such
+as 12E5 and too many digits make a category of codes. If a kind without a format is declared, rows 4 to 10 find its
+format. If the run would stop, and accepted settings state one of the meanings of the numbers or dates, it is taken.
+Afterwards, integers with one number of digits may be codes, see :mod:`.codes`. Known units and marks are in
+:mod:`.written_numbers`.
 """
 
 from __future__ import annotations
@@ -158,7 +156,7 @@ class TextForm:
 
 
 class Stated(NamedTuple):
-    """What users state about a column of text.
+    """Statements of users about a column of text.
 
     Attributes:
         meaning: Declared meaning. None: none.
@@ -188,23 +186,29 @@ def read_texts(name: str, tables: Mapping[str, Texts], stated: Stated, has_typed
     """
     meaning = stated.meaning
     texts = list(tables.values())
-    if meaning is not None and meaning.kind == "categorical":
+    if meaning is None:
+        return _undeclared(name, tables, stated, has_typed_parts)
+    if meaning.kind == "categorical":
         form = infer_text(texts, stated.missing)
-        note = UNMEASURED if form.has_distances else ""
-        return TextForm("categorical", note=note)
-    if meaning is not None and meaning.format is not None:
+        return TextForm("categorical", note=UNMEASURED if form.has_distances else "")
+    if meaning.format is not None:
         return _with_decimal(meaning, texts, stated.missing)
-    if meaning is not None:
-        return _of_declared_kind(infer_text(texts, stated.missing), meaning.kind)
-    form = infer_text(texts, stated.missing)
+    return _of_declared_kind(infer_text(texts, stated.missing), meaning.kind)
+
+
+def _undeclared(name: str, tables: Mapping[str, Texts], stated: Stated, has_typed_parts: bool) -> TextForm:
+    """Return the form of a column without a declared meaning, see :func:`read_texts`."""
+    form = infer_text(list(tables.values()), stated.missing)
+    is_number = form.kind in ("integer", "numeric")
     if stated.accepted == "categorical" and not has_typed_parts:
         may_be_code = form.digits is not None
-        note = UNMEASURED_ACCEPTED if form.has_distances and not may_be_code else ""
-        return TextForm("categorical", note=note)
-    if form.kind in ("integer", "numeric") and NumberFormat.of(form.format).unit and has_typed_parts:
+        is_unmeasured = form.has_distances and not may_be_code
+        return TextForm("categorical", note=UNMEASURED_ACCEPTED if is_unmeasured else "")
+    if has_typed_parts and is_number and NumberFormat.of(form.format).unit:
         doubt = "the numbers of some tables have a unit, and those of others have none"
-        form = replace(form, doubt=doubt, choices=(_numeric(NumberFormat.of(form.format)), CATEGORY))
-    if form.kind == "categorical" and not form.note and len(tables) > 1 and not _has_unit(form):
+        return replace(form, doubt=doubt, choices=(_numeric(NumberFormat.of(form.format)), CATEGORY))
+    is_plain_category = form.kind == "categorical" and not form.note
+    if is_plain_category and len(tables) > 1 and not _has_unit(form):
         _check_one_form(name, tables, stated.missing, form)
     return _as_accepted(form, stated.accepted)
 
@@ -286,11 +290,10 @@ def infer_text(tables: Sequence[Texts], missing: Sequence[str] = (), unit: str |
         values, rows = values.filter(pa.array(known)), rows[known]
     if not len(values):
         return TextForm("categorical")
-    plain_tables = [_present(table, missing) for table in tables]
-    form = _booleans(values) or _numbers(values, plain_tables) or _dates(values)
+    form = _booleans(values) or _numbers(values, tables, missing) or _dates(values)
     if form is None and rows[find(values, r"\p{Nd}")].sum() >= MOST * rows.sum():
         written = split_numbers(values)
-        form = _numbers_with_marks(values, written, plain_tables, unit) or _strays(values, rows, written)
+        form = _numbers_with_marks(values, written, tables, missing, unit) or _strays(values, rows, written)
     if form is None or form.kind == "categorical" or form.doubt:
         return form or TextForm("categorical")
     read = f"{', '.join(markers)} {'is' if len(markers) == 1 else 'are'} missing" if markers else ""
@@ -307,13 +310,6 @@ def _together(tables: Sequence[Texts]) -> Texts:
     return counted["text"].combine_chunks(), counted["rows_sum"].to_numpy()
 
 
-def _present(table: Texts, missing: Sequence[str]) -> pa.Array:
-    """Return the distinct texts of a table without blanks around them, and without those that mean a missing value."""
-    texts = pc.unique(pc.utf8_trim_whitespace(table[0]))
-    is_missing = pc.is_in(texts, pa.array([*MARKERS, *missing], pa.large_string()))
-    return texts.filter(pc.invert(is_missing))
-
-
 def _booleans(values: pa.Array) -> TextForm | None:
     few = len(values) <= FEW and set(pc.utf8_lower(values).to_pylist()) <= {"true", "false"}
     return TextForm("boolean") if few else None
@@ -323,12 +319,13 @@ def _numeric(form: NumberFormat) -> Meaning:
     return Meaning("numeric", form.stored or None)
 
 
-def _numbers(values: pa.Array, tables: Sequence[pa.Array], unit: str = "") -> TextForm | None:
+def _numbers(values: pa.Array, tables: Sequence[Texts], missing: Sequence[str], unit: str = "") -> TextForm | None:
     """Return the form of a column of which all values are numbers. None: some are not.
 
     Args:
         values: Distinct texts without their unit.
-        tables: Distinct texts of each table, without blanks around them and without missing values.
+        tables: The column in each real table.
+        missing: Declared texts that mean a missing value.
         unit: Unit.
     """
     sign = next((sign for sign, pattern in NUMBERS.items() if all_match(values, pattern)), None)
@@ -345,18 +342,10 @@ def _numbers(values: pa.Array, tables: Sequence[pa.Array], unit: str = "") -> Te
         return TextForm("categorical", note=_CODES)
     read = parse_numbers(values, sign)
     whole = pd.api.types.is_integer_dtype(read)
-    lengths = pc.utf8_length(values)
-    if whole or not all_match(values, WHOLE):
-        long = values.filter(pc.greater(lengths, _DIGITS))
-        digits = pc.utf8_length(pc.utf8_ltrim(pc.replace_substring_regex(long, r"[eE].*$|[^0-9]", ""), "0"))
-        long_decimals = not whole and bool(pc.any(pc.greater(digits, _DIGITS)).as_py())
-    else:  # integers beyond 64 bits
-        if pc.min(lengths) == pc.max(lengths):
-            return TextForm("categorical", note="codes of many digits stay text")
-        long_decimals = True
-    if long_decimals:
-        return TextForm("numeric", doubt="numbers have more digits than can be computed with", choices=(CATEGORY,))
-    if read.nunique() < len(values) and any(_spelt_twice(table, form) for table in tables):
+    too_long = _too_many_digits(values, whole)
+    if too_long is not None:
+        return too_long
+    if read.nunique() < len(values) and any(_spelt_twice(table, form, missing) for table in tables):
         if whole and not unit:
             choice = Meaning("integer")
         doubt = "one number is written in two ways, as 1.1 and 1.10 are"
@@ -365,6 +354,27 @@ def _numbers(values: pa.Array, tables: Sequence[pa.Array], unit: str = "") -> Te
     digits = _digits(values, read)
     all_whole = whole or bool((read % 1 == 0).all())
     return TextForm("integer" if whole else "numeric", form.stored, whole=all_whole, note=note, digits=digits)
+
+
+def _too_many_digits(values: pa.Array, are_whole: bool) -> TextForm | None:
+    """Return the form of numbers with more digits than a float has. None: they have fewer.
+
+    Args:
+        values: Distinct texts of numbers.
+        are_whole: True if they are integers of 64 bits.
+    """
+    if are_whole:
+        return None
+    lengths = pc.utf8_length(values)
+    if all_match(values, WHOLE):  # integers beyond 64 bits
+        if pc.min(lengths) == pc.max(lengths):
+            return TextForm("categorical", note="codes of many digits stay text")
+    else:
+        long = values.filter(pc.greater(lengths, _DIGITS))
+        digits = pc.utf8_ltrim(pc.replace_substring_regex(long, r"[eE].*$|[^0-9]", ""), "0")
+        if not pc.any(pc.greater(pc.utf8_length(digits), _DIGITS)).as_py():
+            return None
+    return TextForm("numeric", doubt="numbers have more digits than can be computed with", choices=(CATEGORY,))
 
 
 def _digits(values: pa.Array, numbers: pd.Series) -> Digits | None:
@@ -383,25 +393,28 @@ def _digits(values: pa.Array, numbers: pd.Series) -> Digits | None:
     return Digits(int(numbers.min()), int(numbers.max()), len(values))
 
 
-def _spelt_twice(texts: pa.Array, form: NumberFormat) -> bool:
+def _spelt_twice(table: Texts, form: NumberFormat, missing: Sequence[str]) -> bool:
     """Return True if a table contains two spellings of one number. Two tables may differ in their spelling.
 
     Spellings differ in their digits: units, thousands marks and brackets do not count.
     """
+    texts = pc.unique(pc.utf8_trim_whitespace(table[0]))
+    texts = texts.filter(pc.invert(pc.is_in(texts, pa.array([*MARKERS, *missing], pa.large_string()))))
     texts = pc.unique(without_unit(texts, form.unit))
     texts = texts.filter(pc.invert(pc.match_substring_regex(texts, r"^-[0.,]*$")))  # programs write -0.0 and 0.0
     return parse_numbers(texts, form.decimal).nunique() < len(texts)
 
 
 def _numbers_with_marks(
-    values: pa.Array, written: WrittenNumbers, tables: Sequence[pa.Array], unit: str | None
+    values: pa.Array, written: WrittenNumbers, tables: Sequence[Texts], missing: Sequence[str], unit: str | None
 ) -> TextForm | None:
     """Return the form of a column of which all values are numbers, with thousands marks, brackets or one unit.
 
     Args:
         values: Distinct texts.
         written: Their numbers and units.
-        tables: Distinct texts of each table, see :func:`_numbers`.
+        tables: The column in each real table.
+        missing: Declared texts that mean a missing value.
         unit: Declared unit. None: it is recognized.
 
     Returns:
@@ -414,7 +427,7 @@ def _numbers_with_marks(
         (unit,) = units
     elif not units <= {"", unit}:
         return None
-    form = _numbers(written.numbers, tables, unit)
+    form = _numbers(written.numbers, tables, missing, unit)
     if form is None or form.doubt or form.kind == "categorical":
         return form
     choices = (_numeric(NumberFormat.of(form.format)), CATEGORY)
@@ -475,20 +488,34 @@ def _strays(values: pa.Array, rows: np.ndarray, written: WrittenNumbers) -> Text
     ]
     for pattern, texts, choice in patterns:
         fits = find(texts, pattern)
-        is_mixed = bool(fits.all() and written.is_known.all())
-        if (fits.sum() <= FEW and not is_mixed) or rows[fits].sum() < MOST * rows.sum():
+        has_few = fits.sum() <= FEW and not (fits.all() and written.is_known.all())
+        if has_few or rows[fits].sum() < MOST * rows.sum():
             continue
-        what = "dates" if choice.kind == "datetime" else "numbers"
         others = values.filter(pa.array(~fits))
         if not len(others):
             return _all_fit(written, choice)
-        if what == "numbers" and not unit and (find(numbers, _LEADING_ZERO).any() or find(others, _CODE).any()):
+        if choice.kind == "numeric" and not unit and (find(numbers, _LEADING_ZERO).any() or find(others, _CODE).any()):
             return TextForm("categorical", note=_CODES)
-        count = int(rows[~fits].sum())
-        doubt = f"{count} of {int(rows.sum())} values are not {what}"
-        strays = tuple(others.to_pylist()) if len(others) <= _NAMED_STRAYS and rows[~fits].min() >= _SHARED else ()
-        return TextForm("categorical", doubt=doubt, choices=(choice, CATEGORY), strays=strays)
+        return _some_fit(choice, others, rows, fits)
     return _other_marks(values, rows, written)
+
+
+def _some_fit(choice: Meaning, others: pa.Array, rows: np.ndarray, fits: np.ndarray) -> TextForm:
+    """Return a doubtful form of a column of which some values do not have the most likely meaning.
+
+    Args:
+        choice: This meaning.
+        others: Texts that do not have it.
+        rows: Number of rows of each text.
+        fits: True for texts that have it.
+    """
+    what = "dates" if choice.kind == "datetime" else "numbers"
+    count = int(rows[~fits].sum())
+    strays: tuple[str, ...] = ()
+    if len(others) <= _NAMED_STRAYS and rows[~fits].min() >= _SHARED:
+        strays = tuple(others.to_pylist())
+    doubt = f"{count} of {int(rows.sum())} values are not {what}"
+    return TextForm("categorical", doubt=doubt, choices=(choice, CATEGORY), strays=strays)
 
 
 def _has_frequent_unit(written: WrittenNumbers, rows: np.ndarray) -> np.ndarray:
@@ -531,7 +558,7 @@ def _all_fit(written: WrittenNumbers, choice: Meaning) -> TextForm:
 
 
 def _other_marks(values: pa.Array, rows: np.ndarray, written: WrittenNumbers) -> TextForm | None:
-    """Return the form of texts with a number and marks that are no unit. None: they are no numbers."""
+    """Return the form of texts that contain a number with marks other than a unit. None: they do not."""
     if find(values, _CURRENCY_CODE).all() and all(is_currency_code(text[:3]) for text in values.to_pylist()):
         return TextForm("categorical", note=_CODES)
     has_number = find(values, _WITH_MARKS) | written.is_known
@@ -539,7 +566,7 @@ def _other_marks(values: pa.Array, rows: np.ndarray, written: WrittenNumbers) ->
         return None
     if find(values, "^[^0-9]*0[0-9]").any() or find(values.filter(pa.array(~has_number)), _CODE).any():
         return None
-    doubt = "numbers have marks that are no unit"
+    doubt = "numbers have marks that cannot be a unit"
     return TextForm("categorical", doubt=doubt, choices=(CATEGORY,))
 
 

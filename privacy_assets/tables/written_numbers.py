@@ -124,8 +124,8 @@ def is_unit(text: str) -> bool:
 
 
 def is_currency_code(unit: str) -> bool:
-    """Return True for a currency code of ISO 4217."""
-    return unit.upper() in _CURRENCIES
+    """Return True for a currency code of ISO 4217, also in lower case."""
+    return unit in _CURRENCIES or (unit.islower() and unit.upper() in _CURRENCIES)
 
 
 def split_numbers(texts: pa.Array) -> WrittenNumbers:
@@ -144,7 +144,7 @@ def split_numbers(texts: pa.Array) -> WrittenNumbers:
 
     pairs = pc.binary_join_element_wise(head, tail, pa.scalar(_BETWEEN, texts.type)).dictionary_encode()
     affixes = [_affix(*pair.split(_BETWEEN, 1)) for pair in pairs.dictionary.to_pylist()]
-    starts = pa.array([affix.start if affix else None for affix in affixes], texts.type).take(pairs.indices)
+    starts = pa.array([affix and affix.start for affix in affixes], texts.type).take(pairs.indices)
     digits = _without_thousands(number, plain)
     numbers = pc.binary_join_element_wise(starts, digits, pa.scalar("", texts.type))
     is_number = np.zeros(len(numbers), dtype=bool)
@@ -271,7 +271,9 @@ def parse_numbers(texts: pa.Array, form: str = "") -> pd.Series:
     texts = pc.utf8_trim_whitespace(texts)
     is_other = pc.fill_null(pc.invert(pc.match_substring_regex(texts, NUMBERS[decimal])), False)
     if pc.any(is_other).as_py():
-        texts = pc.replace_with_mask(texts, is_other, without_unit(texts.filter(is_other), unit))
+        others = texts.filter(is_other).dictionary_encode()
+        plain = without_unit(others.dictionary, unit)
+        texts = pc.replace_with_mask(texts, is_other, plain.take(others.indices))
     fits = pc.match_substring_regex(texts, NUMBERS[decimal])
     texts = pc.if_else(fits, texts, None)
     if decimal:
