@@ -26,7 +26,7 @@ from privacy_assets.tables.precision import (
 from privacy_assets.tables.schema import ColumnSchema, Kind
 from privacy_assets.tables.text import MARKERS, as_texts, is_text, parse_booleans, texts_of
 from privacy_assets.tables.written_dates import ZONED, parse_times
-from privacy_assets.tables.written_numbers import NumberFormat, parse_numbers
+from privacy_assets.tables.written_numbers import NumberFormat, parse_numbers, without_unit
 
 _A = {"numeric": "a number", "integer": "an integer", "boolean": "true or false", "datetime": "a date or time"}
 _WORDS = {"true": True, "false": False, 1: True, 0: False}
@@ -56,7 +56,7 @@ def column_of(
     """
     series = series.reset_index(drop=True)
     if external:
-        series = without_markers(series, column.missing)
+        series = without_markers(series, [*column.missing, *_plain_markers(column)])
     if column.kind == "categorical":
         return Column.of_codes(column.name, column.kind, *_texts(series, column.name, where))
     series = without_markers(series, MARKERS)
@@ -82,6 +82,15 @@ def column_of(
     found = Column(column.name, column.kind, mapped_copy(cells))  # a copy, because the caller's array may change
     check_cells(found, where)
     return rounded(found, column) if synthetic else found
+
+
+def _plain_markers(column: ColumnSchema) -> list[str]:
+    """Return the declared missing values of numbers with a unit as plain numbers."""
+    unit = NumberFormat.of(column.format).unit
+    if column.kind not in ("numeric", "integer") or not unit:
+        return []
+    markers: list[str] = without_unit(pa.array(column.missing, pa.large_string()), unit).to_pylist()
+    return markers
 
 
 def check_cells(column: Column, where: str) -> None:

@@ -76,6 +76,7 @@ MARKERS = (
 )
 YEARS = (1500, 2100)
 MOST = 0.5  # minimum share of rows that are numbers or dates in an ambiguous column
+COMMON = 0.1  # minimum share of rows with an unknown unit
 FEW = 20  # a column with strays and at most this many numbers or dates is a category, such as 1, 2, 3, other
 
 Texts = tuple[pa.Array, np.ndarray]  # distinct strings of a column, and the number of rows of each
@@ -476,8 +477,9 @@ def _strays(values: pa.Array, rows: np.ndarray, written: WrittenNumbers) -> Text
         rows: Number of rows of each.
         written: Their numbers and units.
     """
-    is_number = written.is_known | _has_frequent_unit(written, rows)
-    unit = _most_frequent(written.units, rows, is_number)
+    is_number = written.is_known | _has_common_unit(written, rows)
+    counts = _rows_by_unit(written.units, rows, is_number)
+    unit = max(counts, key=counts.__getitem__, default="")
     numbers = pc.if_else(pa.array(is_number), written.numbers, values)
     if find(numbers.filter(pa.array(is_number)), CODE_WITH_E).any():
         return TextForm("categorical", note=_CODES)
@@ -518,18 +520,16 @@ def _some_fit(choice: Meaning, others: pa.Array, rows: np.ndarray, fits: np.ndar
     return TextForm("categorical", doubt=doubt, choices=(choice, CATEGORY), strays=strays)
 
 
-def _has_frequent_unit(written: WrittenNumbers, rows: np.ndarray) -> np.ndarray:
-    """Return True for numbers with an unknown unit that at least half of the rows have, shape (n,)."""
-    is_candidate = np.array([bool(unit) for unit in written.units]) & ~written.is_code
-    unit = _most_frequent(written.units, rows, is_candidate)
-    has_unit = is_candidate & (written.units == unit)
-    if not unit or rows[has_unit].sum() < MOST * rows.sum():
-        return np.zeros(len(rows), dtype=bool)
-    return has_unit
+def _has_common_unit(written: WrittenNumbers, rows: np.ndarray) -> np.ndarray:
+    """Return True for numbers with an unknown unit that many rows have, shape (n,)."""
+    has_unit = np.array([bool(unit) for unit in written.units]) & ~written.is_code
+    counts = _rows_by_unit(written.units, rows, has_unit)
+    common = {unit for unit, n_rows in counts.items() if n_rows >= COMMON * rows.sum()}
+    return has_unit & np.array([unit in common for unit in written.units])
 
 
-def _most_frequent(units: np.ndarray, rows: np.ndarray, is_number: np.ndarray) -> str:
-    """Return the unit that most rows have. "": none.
+def _rows_by_unit(units: np.ndarray, rows: np.ndarray, is_number: np.ndarray) -> dict[str, int]:
+    """Return the number of rows with each unit.
 
     Args:
         units: Unit of each distinct text.
@@ -540,7 +540,7 @@ def _most_frequent(units: np.ndarray, rows: np.ndarray, is_number: np.ndarray) -
     for unit, n_rows in zip(units[is_number], rows[is_number], strict=True):
         if unit:
             counts[unit] = counts.get(unit, 0) + int(n_rows)
-    return max(counts, key=counts.__getitem__, default="")
+    return counts
 
 
 def _all_fit(written: WrittenNumbers, choice: Meaning) -> TextForm:

@@ -55,7 +55,7 @@ _IN_BRACKETS = r"^([^0-9()+-]*)[(]([^()]*)[)]([^0-9()]*)$"
 _MINUS = "\u2212"
 _NO_UNIT = r"\s.,()+\-\u2010-\u2015"  # no unit begins with one: a dash may be a minus
 _HEAD = re.compile(rf"([+-]?)\s*([^\d{_NO_UNIT}]*)(\s*)([+-]?)([.]?)")
-_TAIL = re.compile(rf"(\s*)((?:[^\W\d_]\d?|[^\w{_NO_UNIT}])(?:[^\W\d_]\d|\D)*)?")
+_TAIL = re.compile(rf"(\s*)((?:[^\W\d_]\d?|[(]|[^\w{_NO_UNIT}])(?:[^\W\d_]\d|\D)*)?")
 
 
 class NumberFormat(NamedTuple):
@@ -159,6 +159,9 @@ def split_numbers(texts: pa.Array) -> WrittenNumbers:
     units[positions] = np.array([affix and affix.unit for affix in affixes], dtype=object)[codes]
     is_known[positions] = np.array([bool(affix and affix.is_known) for affix in affixes], dtype=bool)[codes]
     is_code[positions] = np.array([bool(affix and affix.is_code) for affix in affixes], dtype=bool)[codes]
+    has_letter_before = find(head, r"\p{L}")
+    is_decimal = find(number, "[.,]")
+    is_code[positions] &= (has_letter_before | ~is_decimal)[is_number]  # 1.5M is no code, unlike 3M
     kept = pc.if_else(pa.array(is_number), numbers, candidates)
     return WrittenNumbers(pc.replace_with_mask(texts, pa.array(may_be_number), kept), units, is_known, is_code)
 
