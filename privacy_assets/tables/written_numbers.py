@@ -55,7 +55,7 @@ _IN_BRACKETS = r"^([^0-9()+-]*)[(]([^()]*)[)]([^0-9()]*)$"
 _MINUS = "\u2212"
 _NO_UNIT = r"\s.,()+\-\u2010-\u2015"  # no unit begins with one: a dash may be a minus
 _HEAD = re.compile(rf"([+-]?)\s*([^\d{_NO_UNIT}]*)(\s*)([+-]?)([.]?)")
-_TAIL = re.compile(rf"(\s*)((?:[^\W\d_]\d?|[(]|[^\w{_NO_UNIT}])(?:[^\W\d_]\d|\D)*)?")
+_TAIL = re.compile(rf"(\s*)((?:[^\W\d_]\d?|[(](?=[^\W\d_])|[^\w{_NO_UNIT}])(?:[^\W\d_]\d|\D)*)?")
 
 
 class NumberFormat(NamedTuple):

@@ -177,7 +177,10 @@ def plain() -> dict[str, list[float | None]]:
     return {name: statistics(judged(TRAIN, HOLDOUT, synthetic)) for name, synthetic in tables.items()}
 
 
-@pytest.mark.parametrize("name", ["$5", "1 234 narrow", "(5)"])
+@pytest.mark.parametrize(
+    "name",
+    ["$5", pytest.param("1 234 narrow", marks=pytest.mark.slow), pytest.param("(5)", marks=pytest.mark.slow)],
+)
 def test_statistics_do_not_depend_on_marks(name: str, plain: dict[str, list[float | None]]) -> None:
     real = [written(table, READ[name]) for table in (TRAIN, HOLDOUT)]
     report = judged(*real, written(FRESH, READ[name]))
@@ -271,6 +274,7 @@ def test_a_synthetic_table_with_another_unit_is_an_error(synthetic: str) -> None
             judged(real, real, written(FRESH, write))
 
 
+@pytest.mark.slow
 def test_a_missing_value_may_have_a_unit() -> None:
     text = written(TRAIN.mask(TRAIN < 100), lambda x: "$-9999" if pd.isna(x) else f"${x:.0f}")
     missing = dict.fromkeys(NAMES, ["$-9999"])
@@ -355,7 +359,11 @@ def test_accepted_settings_state_the_unit() -> None:
     assert contract_of(infer_schema(TRAIN))["a"] == "number"
 
 
-@pytest.mark.parametrize("write", [lambda x: f"{x % 101} %", lambda x: f"{x % 101 + 0.5}%"])
+@pytest.mark.parametrize(
+    "write",
+    [lambda x: f"{x % 101} %", pytest.param(lambda x: f"{x % 101 + 0.5}%", marks=pytest.mark.slow)],
+    ids=["integers", "decimals"],
+)
 def test_shares_of_1_are_not_percentages(write: Write) -> None:
     real, other = written(TRAIN, write), written(HOLDOUT, write)
     shares = (FRESH % 101) / 100
