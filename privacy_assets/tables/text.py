@@ -230,9 +230,11 @@ def _with_decimal(meaning: Meaning, texts: Sequence[Texts], missing: Sequence[st
     form = infer_text(texts, missing, unit=stored)
     if form.doubt and len(form.choices) > 2:  # the decimal sign has two meanings
         return form
-    if form.kind not in ("integer", "numeric"):
+    likely = form.choices[0] if form.choices else Meaning(form.kind, form.format)
+    if likely.kind not in ("integer", "numeric"):
         return TextForm(meaning.kind, stored)
-    return TextForm(meaning.kind, form.format or stored)
+    decimal = NumberFormat.of(likely.format or "").decimal
+    return TextForm(meaning.kind, NumberFormat(decimal, stored).stored)
 
 
 def _of_declared_kind(form: TextForm, kind: Kind) -> TextForm:
@@ -434,9 +436,9 @@ def _numbers_with_marks(
     choices = (_numeric(NumberFormat.of(form.format)), CATEGORY)
     is_in_brackets = find(values, "[(]")
     if is_in_brackets.all():
-        return TextForm("numeric", doubt="all numbers are in brackets", choices=choices)
-    if find(values, "_").any():
-        return TextForm("numeric", doubt="underscores may separate thousands", choices=choices)
+        return replace(form, doubt="all numbers are in brackets", choices=choices)
+    if find(values, "[0-9]_[0-9]").any():
+        return replace(form, doubt="underscores may separate thousands", choices=choices)
     if unit:
         form = form.with_note(f"numbers with the unit {unit}")
     if find(pc.replace_substring_regex(values, "[0-9]", ""), r"\p{Nd}").any():

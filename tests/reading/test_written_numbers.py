@@ -309,6 +309,10 @@ def test_a_declared_category_stays_one_and_the_report_says_so() -> None:
 def test_the_decimal_sign_of_a_declared_unit_is_found(declared: Any) -> None:
     text = pd.DataFrame({"a": ["1.234,50 €", "7,25 €", "8"] * 20})
     assert Table.read(text, kinds={"a": declared})["a"].objects()[:3] == [1234.5, 7.25, 8.0]
+    twice = pd.DataFrame({"a": ["(1,5 €)", "(1,50 €)", "(3,0 €)"] * 20})
+    assert Table.read(twice, kinds={"a": declared})["a"].objects()[:3] == [-1.5, -1.5, -3.0]
+    with_others = pd.DataFrame({"a": [*(f"{n},5 €" for n in range(100)), *["8,5"] * 20]})
+    assert Table.read(with_others, kinds={"a": declared})["a"].objects()[-1] == 8.5
     doubtful = pd.DataFrame({"a": ["1,234 €", "7,250 €"] * 20})
     if "decimal" not in declared["numeric"]:
         with pytest.raises(InputError, match="a comma may separate decimals or thousands"):
