@@ -523,11 +523,14 @@ def _some_fit(choice: Meaning, others: pa.Array, rows: np.ndarray, fits: np.ndar
 
 
 def _has_common_unit(written: WrittenNumbers, rows: np.ndarray) -> np.ndarray:
-    """Return True for numbers with an unknown unit that many rows have, shape (n,)."""
+    """Return True for numbers with an unknown unit that many rows have, shape (n,). Half of the rows must have one."""
     has_unit = np.array([bool(unit) for unit in written.units]) & ~written.is_code
     counts = _rows_by_unit(written.units, rows, has_unit)
     common = {unit for unit, n_rows in counts.items() if n_rows >= COMMON * rows.sum()}
-    return has_unit & np.array([unit in common for unit in written.units])
+    is_common = has_unit & np.array([unit in common for unit in written.units])
+    if rows[is_common].sum() < MOST * rows.sum():
+        return np.zeros(len(rows), dtype=bool)
+    return is_common
 
 
 def _rows_by_unit(units: np.ndarray, rows: np.ndarray, is_number: np.ndarray) -> dict[str, int]:

@@ -53,7 +53,7 @@ _THOUSANDS = rf"^[0-9]{{1,3}}(?:(?:{_BLANK}[0-9]{{3}})+|(?:['‘’ʼ][0-9]{{3}}
 _PHONE = rf"^[+][0-9]+{_BLANK}"
 _IN_BRACKETS = r"^([^0-9()+-]*)[(]([^()]*)[)]([^0-9()]*)$"
 _MINUS = "\u2212"
-_NO_UNIT = r"\s.,()+\-\u2010-\u2015"  # no unit begins with one: a dash may be a minus
+_NO_UNIT = r"\s.,()+<>≤≥\-\u2010-\u2015"  # no unit begins with one: a dash may be a minus
 _HEAD = re.compile(rf"([+-]?)\s*([^\d{_NO_UNIT}]*)(\s*)([+-]?)([.]?)")
 _TAIL = re.compile(rf"(\s*)((?:[^\W\d_]\d?|[(](?=[^\W\d_])|[^\w{_NO_UNIT}])(?:[^\W\d_]\d|\D)*)?")
 

@@ -116,6 +116,9 @@ STOPS: dict[str, tuple[Write, Any]] = {  # with the first choice that is printed
     "5 (est.)": (lambda x: f"{x} (est.)", {"numeric": {"unit": "(est.)"}}),
     "5-": (signed(str, lambda x: f"{x}-"), "numeric"),
     "5.-": (lambda x: f"{x}.-", "categorical"),
+    "<5": (lambda x: f"<{x}", "categorical"),
+    "few <5": (lambda x: f"<{x}" if x % 9 == 0 else str(x), "numeric"),
+    "few ~5": (lambda x: f"~{x}" if x % 3 == 0 else str(x), "numeric"),
     "en dash": (lambda x: str(x).replace("-", "\u2013"), "numeric"),
     "invisible": (lambda x: f"\u200e{x}", "categorical"),
 }
