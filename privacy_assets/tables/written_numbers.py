@@ -161,7 +161,7 @@ def split_numbers(texts: pa.Array) -> WrittenNumbers:
     is_code[positions] = np.array([bool(affix and affix.is_code) for affix in affixes], dtype=bool)[codes]
     has_letter_before = find(head, r"\p{L}")
     is_decimal = find(number, "[.,]")
-    is_code[positions] &= (has_letter_before | ~is_decimal)[is_number]  # 1.5M is no code, unlike 3M
+    is_code[positions] &= (has_letter_before | ~is_decimal)[is_number]  # 1.5M is a number with a unit, 3M a code
     kept = pc.if_else(pa.array(is_number), numbers, candidates)
     return WrittenNumbers(pc.replace_with_mask(texts, pa.array(may_be_number), kept), units, is_known, is_code)
 
