@@ -137,7 +137,9 @@ def _inspect(options: argparse.Namespace) -> int:
         say(*_yaml(options.files[0], forms[0], columns, people, spellings))
     else:
         related = _relations(frames, columns, people)
-        say(*_files(options.files, forms), "", *_table(columns), *_people(people, spellings), *related)
+        listed = _table(columns)
+        doubts = _lines(columns)
+        say(*_files(options.files, forms), "", *listed, *doubts, *_people(people, spellings), *related)
     is_ready = spellings is None and all(column.is_ready for column in columns)
     return YES if is_ready else NO
 
@@ -222,6 +224,16 @@ def _table(columns: Sequence[Inspected]) -> list[str]:
     return aligned(rows, terminal_columns())
 
 
+def _lines(columns: Sequence[Inspected]) -> Iterator[str]:
+    """Return the lines to paste for ambiguous columns."""
+    from privacy_assets.tables.contract import lines_to_paste
+
+    doubts = {column.name: column.text_form for column in columns if column.text_form.doubt}
+    if doubts:
+        yield ""
+        yield f"declare what the cells mean, for example {lines_to_paste(doubts)}"
+
+
 def _people(people: PersonColumns, spellings: Spellings | None) -> Iterator[str]:
     names = ", ".join(clean(name, 40) for name in people.shared)
     if people.shared:
@@ -280,10 +292,16 @@ def _described(form: CsvFormat) -> str:
 
 
 def _kind(column: ColumnSchema, read: TextForm) -> str:
+    from privacy_assets.tables.written_numbers import NumberFormat
+
     if read.doubt:
         return "ambiguous"
-    form = {"": "", ",": ", decimal comma", ".": ", commas between thousands"}.get(column.format, f", {column.format}")
-    return f"{column.kind}{form}{', with time zone' if column.zoned else ''}"
+    if column.kind == "datetime":
+        form = f", {column.format}" if column.format else ""
+        return f"{column.kind}{form}{', with time zone' if column.zoned else ''}"
+    decimal, unit = NumberFormat.of(column.format)
+    form = {"": "", ",": ", decimal comma", ".": ", commas between thousands"}[decimal]
+    return f"{column.kind}{form}{f', unit {unit}' if unit else ''}"
 
 
 def _yaml(
@@ -349,7 +367,7 @@ def _kind_lines(doubtful: Sequence[Inspected]) -> Iterator[str]:
         yield "  kinds:"
     for column in doubtful:
         yield f"    # {clean(column.name, 40)}: {column.text_form.doubt}"
-        kind = column.text_form.choices[0]
+        kind = column.text_form.choices[0].declaration
         text = kind if isinstance(kind, str) else yaml_text(kind)
         yield f"    {yaml_text(column.name)}: {yaml_text(f'{text}?')}"
 

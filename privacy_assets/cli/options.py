@@ -60,7 +60,8 @@ _COMMON: dict[str, dict[str, Any]] = {
     "--kind": repeatable(
         "COLUMN=KIND,..",
         "override inferred kinds: numeric, integer, categorical, boolean or datetime, for example visits=integer,"
-        "seen=datetime, with a format seen=datetime:%%d.%%m.%%Y or amount=numeric:comma",
+        "seen=datetime, with a format seen=datetime:%%d.%%m.%%Y or amount=numeric:comma, with a unit"
+        " weight=numeric::kg",
     ),
     "--drop": repeatable(
         "COLUMN,..",
@@ -270,19 +271,16 @@ def _guarded(run: Callable[[argparse.Namespace], int], options: argparse.Namespa
 _EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
 
 
-_SIGNS = {"comma": ",", "point": "."}  # a comma separates options
-
-
 def kinds(pairs: Sequence[str]) -> dict[str, Any] | None:
     """Parse COLUMN=KIND or COLUMN=KIND:FORMAT, one or several per string. The column may contain an equals sign."""
+    from privacy_assets.tables.meaning import declared_by_option
+
     found: dict[str, Any] = {}
     for pair in parts("kind", pairs):
         column, sign, text = pair.rpartition("=")
-        kind, colon, form = text.partition(":")
         if not sign or not column:
             raise ConfigError(f"--kind {pair}: expected COLUMN=KIND or COLUMN=KIND:FORMAT.")
-        value = form if kind == "datetime" else {"decimal": _SIGNS.get(form, form)}
-        found[as_named(column)] = {kind: value} if colon else kind  # validated when the table is read
+        found[as_named(column)] = declared_by_option(text)  # validated when the table is read
     return found or None
 
 

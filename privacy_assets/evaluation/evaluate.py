@@ -102,7 +102,8 @@ def evaluate(
             ``{"column": "id", "exact": True}`` that two spellings of an id are two people. None: each row counts as
             one, and the report says so.
         kinds: Kinds of columns that override the inferred ones: numeric, integer, categorical, boolean or datetime. A
-            format can be given as ``{"datetime": "%d.%m.%Y"}`` or ``{"numeric": {"decimal": ","}}``.
+            format can be given as ``{"datetime": "%d.%m.%Y"}``, ``{"numeric": {"decimal": ","}}`` or
+            ``{"numeric": {"unit": "kg"}}``.
         missing: Values that mean a missing value, by column, in addition to empty cells.
         timezone: Zone of times without a time zone, such as "Europe/Berlin". None: they have none.
         relations: Relations between columns by name, such as "start <= end". False switches one off that would be

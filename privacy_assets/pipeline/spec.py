@@ -61,7 +61,7 @@ class Data(Group):
         default_factory=dict,
         title="a kind for each column",
         description="column kinds that override the inferred ones: numeric, integer, categorical, boolean, datetime,"
-        " {datetime: '%d.%m.%Y'} or {numeric: {decimal: ','}}",
+        " {datetime: '%d.%m.%Y'}, {numeric: {decimal: ','}} or {numeric: {unit: kg}}",
     )
     missing: Annotated[dict[str, Any], Dict, Named] = Field(
         default_factory=dict,

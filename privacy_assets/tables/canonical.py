@@ -66,7 +66,7 @@ def real_tables(
             else uses are freed one by one.
         names: Names of the tables in messages, by role.
         subject: Column that identifies people. None: each row is a person.
-        kinds: Declared kinds, see :func:`.contract.kind_and_format`.
+        kinds: Declared kinds, see :meth:`.Meaning.of`.
         declared: Declarations about columns.
         locked: Contract of the columns in the lock of the table, see :func:`.contract.joint_schema`.
         schema: Schema without the subject. None: inferred from all tables together; open columns are then rejected,

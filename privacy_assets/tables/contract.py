@@ -6,16 +6,17 @@ import datetime as dt
 import decimal
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast, get_args
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 from pandas.api.types import is_datetime64_any_dtype, is_object_dtype
 
-from privacy_assets.errors import ConfigError, InputError, did_you_mean, near_name, safe_repr
+from privacy_assets.errors import ConfigError, InputError, near_name, safe_repr
 from privacy_assets.tables.codes import IS_CODE, IS_NUMBER, RealColumns, find_codes, has_type, have_types
 from privacy_assets.tables.conversion import has_zone, precision_of, unread, without_markers
 from privacy_assets.tables.declared import NOTHING, Declared
+from privacy_assets.tables.meaning import Meaning
 from privacy_assets.tables.schema import (
     ColumnSchema,
     Frame,
@@ -26,7 +27,7 @@ from privacy_assets.tables.schema import (
     option_text,
     yaml_text,
 )
-from privacy_assets.tables.text import MARKERS, Digits, TextForm, infer_text, is_text, is_time_format, texts_of
+from privacy_assets.tables.text import MARKERS, UNMEASURED, Digits, Stated, TextForm, is_text, read_texts, texts_of
 
 REAL_ROLES = ("train", "holdout", "reference")
 REAL = "train, holdout and reference"
@@ -39,41 +40,7 @@ def check_reading(kinds: object) -> None:
     for column, kind in (kinds or {}).items():
         if not isinstance(column, str):
             raise ConfigError(f"kinds: {safe_repr(column)} is not the name of a column.")
-        kind_and_format(kind, column)
-
-
-def kind_and_format(declared: object, column: str) -> tuple[Kind, str | None]:
-    """Return the kind and format of a declaration: a kind, ``{datetime: format}`` or ``{numeric: {decimal: ","}}``.
-
-    Args:
-        declared: Declaration.
-        column: Column, for messages.
-
-    Returns:
-        Kind, and format as in :class:`.text.TextForm`. A format of None is recognized from the cells.
-
-    Raises:
-        ConfigError: If the declaration is neither.
-    """
-    if isinstance(declared, str) and declared.endswith("?"):
-        fix = "decide, and remove the question mark and the quotes"
-        raise ConfigError(f"kinds: the kind of column {safe_repr(column)} is a question of `inspect`. Fix: {fix}.")
-    name, form = declared, None
-    if isinstance(declared, Mapping) and len(declared) == 1:
-        ((name, form),) = declared.items()
-        if name in ("numeric", "integer") and isinstance(form, Mapping) and set(form) == {"decimal"}:
-            form = form["decimal"] if form["decimal"] in (",", ".") else None
-        elif name != "datetime" or not isinstance(form, str) or not is_time_format(form):
-            form = None
-        if form is None:
-            raise ConfigError(
-                f"kinds: the format of column {safe_repr(column)} is unknown. Fix: {{datetime: '%d.%m.%Y'}} or"
-                " {numeric: {decimal: ','}}."
-            )
-    if not isinstance(name, str) or name not in get_args(Kind):
-        hint = did_you_mean(name, get_args(Kind))
-        raise ConfigError(f"unknown kind {safe_repr(name)} of column {safe_repr(column)}.{hint}")
-    return cast("Kind", name), form
+        Meaning.of(kind, column)
 
 
 def joint_schema(
@@ -94,7 +61,7 @@ def joint_schema(
     Args:
         frames: Real tables, train first.
         names: Names of the tables in messages.
-        kinds: Declared kinds, see :func:`kind_and_format`.
+        kinds: Declared kinds, see :meth:`.Meaning.of`.
         declared: Declared missing values and time zone.
         locked: Contract of the columns in the lock of the table, see :func:`contract_of`. It decides how text is read
             that has several meanings: codes without a zero stay text, and days that may be months stay days. None:
@@ -140,17 +107,17 @@ def columns_of(
         check_frame(frame, where=name)
         fix = "use the same columns in every table"
         check_same_columns(first.columns, where, frame.columns, name, fix)
-    stated = {name: kind_and_format(kind, name) for name, kind in (kinds or {}).items()}
+    stated = {name: Meaning.of(kind, name) for name, kind in (kinds or {}).items()}
     _check_declared_names(first, where, stated, declared)
     columns = dict[str, tuple[ColumnSchema, TextForm]]()
     candidates = dict[str, Digits]()
     for name in first.columns:
-        kind, form = stated.get(name, (None, None))
+        meaning = stated.get(name)
         parts = _parts(name, frames, names, declared)
         locked_kind = (locked or {}).get(name, "")
-        schema, read = _column(name, parts, dtype_of(first, first[name]), kind, form, declared, locked_kind)
+        schema, read = _column(name, parts, dtype_of(first, first[name]), meaning, declared, locked_kind)
         columns[name] = (schema, read)
-        is_free = kind is None and not locked_kind and not has_type(list(parts.values()))
+        is_free = meaning is None and not locked_kind and not has_type(list(parts.values()))
         if is_free and schema.kind == "integer" and read.digits is not None:
             candidates[name] = read.digits
     if not candidates:
@@ -174,7 +141,7 @@ def _as_code(
 ) -> tuple[ColumnSchema, TextForm]:
     """Return the schema of a column of codes, and how its text is read; see :func:`_column`."""
     # A column that is locked as a category is read as text.
-    schema, read = _column(name, parts, dtype, None, None, declared, locked="categorical")
+    schema, read = _column(name, parts, dtype, None, declared, locked="categorical")
     return schema, replace(read, note=IS_CODE)
 
 
@@ -199,18 +166,13 @@ def contract_of(schema: TableSchema) -> dict[str, str]:
     Integers and other numbers are one kind, and precision is left out: larger, finer and missing values fit, and so do
     new categories.
     """
-    return {column.name: _stated(column.kind, column.format, column.zoned) for column in schema.columns}
+    return {column.name: Meaning(column.kind, column.format).accepted(column.zoned) for column in schema.columns}
 
 
 def published_names(columns: Iterable[str]) -> str:
     """Return a sentence with the names of all columns, in full: a name can contain private values, too."""
     named = ", ".join(map(repr, columns))
     return f"The release publishes the names of its columns, so check them: {named}."
-
-
-def _stated(kind: Kind, form: str, zoned: bool = False) -> str:
-    name = "number" if kind in ("integer", "numeric") else kind
-    return f"{name}{f', format {form}' if form else ''}{', with a time zone' if zoned else ''}"
 
 
 def infer_schema(
@@ -228,8 +190,7 @@ def _column(
     name: str,
     parts: Mapping[str, pd.Series],
     dtype: str,
-    kind: Kind | None,
-    form: str | None,
+    meaning: Meaning | None,
     declared: Declared,
     locked: str,
 ) -> tuple[ColumnSchema, TextForm]:
@@ -239,27 +200,26 @@ def _column(
         name: Name of the column.
         parts: The column in each real table, by the name of the table in messages.
         dtype: Dtype of the first of them.
-        kind: Declared kind. None: inferred.
-        form: Declared format of text. None: inferred.
+        meaning: Declared meaning. None: inferred.
         declared: Declared missing values and time zone.
         locked: What the lock of the table states about the column. "": nothing.
     """
     filled = {where: part for where, part in parts.items() if not part.isna().all()}
+    kind = None if meaning is None else meaning.kind
     if not filled and kind is None:
         dropped = f"data: {yaml_text({'drop': [name]})}, on the command line --drop {option_text([name])}"
         fix = f"drop the column ({dropped}), fill it, or declare its kind"
         raise InputError("every value is missing", where=" and ".join(parts), column=name, fix=fix)
     texts = {where: part for where, part in filled.items() if is_text(part)}
-    read = TextForm(kind or "categorical", form or "", zoned="%z" in (form or ""))
     for where, part in texts.items():
         if is_object_dtype(part):
             _infer_object(part, where)  # raises for values of other types
-    locked_text = kind is None and locked == "categorical" and len(texts) == len(filled)
-    if texts and kind != "categorical" and form is None and not locked_text:
-        read = _form_of(name, texts, declared.missing.get(name, ()), kind)
-        read = _as_locked(read, locked) if kind is None else read
-    if kind == "categorical" and _has_distances(filled, texts, declared.missing.get(name, ())):
-        read = replace(read, note="categories, as declared: whether their numbers or dates are near is not measured")
+    if texts:
+        stated = Stated(meaning, declared.missing.get(name, ()), locked)
+        tables = {where: texts_of(part) for where, part in texts.items()}
+        read = read_texts(name, tables, stated, has_typed_parts=len(texts) < len(filled))
+    else:
+        read = _typed(filled, meaning)
     gaps = any(without_markers(part, MARKERS).isna().any() for part in parts.values())
     if read.doubt:
         return ColumnSchema(name, "categorical", False, dtype), _with_row(read, texts)
@@ -280,34 +240,27 @@ def _column(
     return replace(schema, precision=precision_of(list(filled.values()), schema)), read
 
 
+def _typed(filled: Mapping[str, pd.Series], meaning: Meaning | None) -> TextForm:
+    """Return the form of a column without text, which has only a declared meaning."""
+    if meaning is None:
+        return TextForm("categorical")
+    if meaning.kind != "categorical":
+        form = meaning.format or ""
+        return TextForm(meaning.kind, form, zoned="%z" in form)
+    kinds = {_kind_of(part, where) for where, part in filled.items()}
+    has_distances = bool(kinds & {"integer", "numeric", "datetime"})
+    return TextForm("categorical", note=UNMEASURED if has_distances else "")
+
+
 def _with_row(read: TextForm, texts: Mapping[str, pd.Series]) -> TextForm:
     """Add the first row that is not a number or date to the doubt, if there are such rows."""
-    if read.kind != "categorical":
-        return read
-    kind, form = kind_and_format(read.choices[0], "")
-    if kind == "categorical":
+    likely = read.choices[0]
+    if read.kind != "categorical" or likely.kind == "categorical":
         return read
     for where, part in texts.items():
-        rows = np.flatnonzero(unread(part, kind, form or ""))
+        rows = np.flatnonzero(unread(part, likely.kind, likely.format or ""))
         if len(rows):
             return replace(read, doubt=f"{read.doubt}, the first in row {rows[0]} of {where}")
-    return read
-
-
-def _has_distances(filled: Mapping[str, pd.Series], texts: Mapping[str, pd.Series], missing: Sequence[str]) -> bool:
-    """Return True if the values of a column are numbers or dates, or at least half of a text column is."""
-    if texts:
-        read = infer_text([texts_of(part) for part in texts.values()], missing)
-        return read.kind in ("integer", "numeric", "datetime") or bool(read.doubt)
-    return any(_kind_of(part, where) in ("integer", "numeric", "datetime") for where, part in filled.items())
-
-
-def _as_locked(read: TextForm, locked: str) -> TextForm:
-    """Return the meaning of an ambiguous column that its lock states, or ``read`` if there is none."""
-    for choice in read.choices:
-        kind, form = kind_and_format(choice, "")
-        if read.kind != "categorical" and _stated(kind, form or "") == locked:
-            return TextForm(kind, form or "")
     return read
 
 
@@ -329,63 +282,33 @@ def _time_dtype(schema: ColumnSchema, filled: Mapping[str, pd.Series], texts: Co
     return "datetime64[us, UTC]" if any(zones.values()) and "," not in dtype else dtype
 
 
-def _form_of(name: str, texts: Mapping[str, pd.Series], missing: Sequence[str], kind: Kind | None) -> TextForm:
-    """Infer the form of a text column from all tables together.
+def lines_to_paste(doubts: Mapping[str, TextForm]) -> str:
+    """Return the declarations of ambiguous columns, as settings and as options of the command line.
 
-    Raises:
-        InputError: If every table alone contains numbers or dates, but no single form fits all of them.
+    Args:
+        doubts: Forms of the columns by name, each with a doubt.
     """
-    tables = {where: texts_of(part) for where, part in texts.items()}
-    read = infer_text(list(tables.values()), missing)
-    if kind is not None:
-        return _declared_form(read, kind)
-    if read.kind == "categorical" and not read.note and len(tables) > 1:
-        alone = {where: infer_text([table], missing) for where, table in tables.items()}
-        if all(form.kind != "categorical" or (form.doubt and not read.doubt) for form in alone.values()):
-            other, *others = alone
-            form = (alone[other].kind, alone[other].format)
-            where = next((one for one in others if (alone[one].kind, alone[one].format) != form), others[0])
-            fix = "write the column in the same form in all tables, or declare it as categorical"
-            problem = f"its numbers or dates have another form than in {other}"
-            raise InputError(problem, where=where, column=name, fix=fix)
-    return read
-
-
-def _declared_form(read: TextForm, kind: Kind) -> TextForm:
-    """Return the form of text of a declared kind: the declared one, unless its format is ambiguous as well."""
-    numbers = {"numeric", "integer"}
-    if read.doubt and read.kind == "categorical":  # a few cells are not of this kind: the conversion names them
-        stray, form = kind_and_format(read.choices[0], "")
-        return TextForm(kind, form or "" if stray == kind or {stray, kind} <= numbers else "")
-    if read.kind != kind and not {read.kind, kind} <= numbers:
-        return TextForm(kind)
-    return read if read.doubt and isinstance(read.choices[0], Mapping) else replace(read, doubt="")
+    likely = {name: form.choices[0] for name, form in doubts.items()}
+    missing = {name: list(form.strays) for name, form in doubts.items() if form.strays}
+    pasted: dict[str, Any] = {"kinds": {name: meaning.declaration for name, meaning in likely.items()}}
+    if missing:
+        pasted["missing"] = missing
+    options = [f"--kind {option_text([f'{name}={meaning.option}'])}" for name, meaning in likely.items()]
+    options += [f"--missing {option_text(texts, f'{name}=')}" for name, texts in missing.items()]
+    lines = f"data: {yaml_text(pasted)}; on the command line {' '.join(options)}"
+    for name, form in doubts.items():
+        others = [yaml_text(meaning.declaration) for meaning in form.choices[1:]]
+        if others:
+            lines += f"; {safe_repr(name)} can also be {' or '.join(others)}"
+    return lines
 
 
 def _ambiguous(doubts: Mapping[str, TextForm], where: str) -> InputError:
     """Return the error that names all ambiguous columns, with the declarations to paste."""
-    kinds = {name: form.choices[0] for name, form in doubts.items()}
-    missing = {name: list(form.strays) for name, form in doubts.items() if form.strays}
-    pasted = {"kinds": kinds, **({"missing": missing} if missing else {})}
-    others = "; ".join(
-        f"{safe_repr(name)} can also be {' or '.join(map(yaml_text, form.choices[1:]))}"
-        for name, form in doubts.items()
-        if form.choices[1:]
-    )
     reasons = ", ".join(f"{safe_repr(name)} ({form.doubt})" for name, form in doubts.items())
     count = "a column of text is" if len(doubts) == 1 else f"{len(doubts)} columns of text are"
-    options = [f"--kind {option_text([_kind_option(name, kind)])}" for name, kind in kinds.items()]
-    options += [f"--missing {option_text(texts, f'{name}=')}" for name, texts in missing.items()]
-    told = f"data: {yaml_text(pasted)}; on the command line {' '.join(options)}"
-    fix = f"declare what the cells mean, for example {told}; {others}".rstrip("; ")
+    fix = f"declare what the cells mean, for example {lines_to_paste(doubts)}"
     return InputError(f"{count} ambiguous: {reasons}", where=where, fix=fix)
-
-
-def _kind_option(name: str, kind: Any) -> str:
-    """Return a declared kind as COLUMN=KIND or COLUMN=KIND:FORMAT of the command line."""
-    plain, form = kind_and_format(kind, name)
-    told = {",": "comma", ".": "point"}.get(form or "", form)
-    return f"{name}={plain}:{told}" if told else f"{name}={plain}"
 
 
 def _joint_kind(name: str, kinds: Mapping[str, Kind]) -> Kind:

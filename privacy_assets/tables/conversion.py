@@ -24,16 +24,9 @@ from privacy_assets.tables.precision import (
     whole_decimals_of,
 )
 from privacy_assets.tables.schema import ColumnSchema, Kind
-from privacy_assets.tables.text import (
-    MARKERS,
-    ZONED,
-    as_texts,
-    is_text,
-    parse_booleans,
-    parse_numbers,
-    parse_times,
-    texts_of,
-)
+from privacy_assets.tables.text import MARKERS, as_texts, is_text, parse_booleans, texts_of
+from privacy_assets.tables.written_dates import ZONED, parse_times
+from privacy_assets.tables.written_numbers import NumberFormat, parse_numbers, without_unit
 
 _A = {"numeric": "a number", "integer": "an integer", "boolean": "true or false", "datetime": "a date or time"}
 _WORDS = {"true": True, "false": False, 1: True, 0: False}
@@ -63,7 +56,7 @@ def column_of(
     """
     series = series.reset_index(drop=True)
     if external:
-        series = without_markers(series, column.missing)
+        series = without_markers(series, [*column.missing, *_plain_markers(column)])
     if column.kind == "categorical":
         return Column.of_codes(column.name, column.kind, *_texts(series, column.name, where))
     series = without_markers(series, MARKERS)
@@ -84,9 +77,20 @@ def column_of(
         cells = _whole(converted, column.name, where, rounds=synthetic)
     else:
         cells = converted.to_numpy().view(np.int64)
+    if synthetic and external and column.kind in ("numeric", "integer"):
+        _check_shares(series, converted, column, where)
     found = Column(column.name, column.kind, mapped_copy(cells))  # a copy, because the caller's array may change
     check_cells(found, where)
     return rounded(found, column) if synthetic else found
+
+
+def _plain_markers(column: ColumnSchema) -> list[str]:
+    """Return the declared missing values of numbers with a unit as plain numbers."""
+    unit = NumberFormat.of(column.format).unit
+    if column.kind not in ("numeric", "integer") or not unit:
+        return []
+    markers: list[str] = without_unit(pa.array(column.missing, pa.large_string()), unit).to_pylist()
+    return markers
 
 
 def check_cells(column: Column, where: str) -> None:
@@ -96,6 +100,27 @@ def check_cells(column: Column, where: str) -> None:
     elif column.kind == "datetime":
         outside = ((column.cells < _TIMES[0]) | (column.cells > _TIMES[1])) & ~column.missing
         _refuse(outside, _YEARS, "leave it empty if it means that there is no date", column.name, where)
+
+
+def _check_shares(series: pd.Series, converted: pd.Series, column: ColumnSchema, where: str) -> None:
+    """Raise InputError for numbers without a sign that are probably shares of 1, but percentages in the real tables.
+
+    They are: none is above 1, and some are finer than the percentages.
+    """
+    if NumberFormat.of(column.format).unit != "%" or _has_unit(series, "%"):
+        return
+    shares = converted.dropna().to_numpy(dtype=np.float64)
+    decimals = column.precision if isinstance(column.precision, int) else 0
+    is_finer = shares != round_decimals(shares, max(decimals, 0))
+    if is_finer.any() and np.abs(shares).max() <= 1:
+        fix = "write them as in the private tables, with the sign"
+        problem = "its numbers have no %, and may be shares of 1"
+        raise InputError(problem, where=where, column=column.name, fix=fix)
+
+
+def _has_unit(series: pd.Series, unit: str) -> bool:
+    """Return True if a cell contains the unit."""
+    return is_text(series) and bool(pc.any(pc.match_substring(texts_of(series)[0], unit)).as_py())
 
 
 def _refuse(wrong: np.ndarray, problem: str, fix: str, column: str, where: str) -> None:

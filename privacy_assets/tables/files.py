@@ -34,8 +34,10 @@ from privacy_assets.tables.folders import (
     suffix_of,
     unescaped,
 )
+from privacy_assets.tables.meaning import Meaning
 from privacy_assets.tables.schema import yaml_text
 from privacy_assets.tables.text import MARKERS, infer_text
+from privacy_assets.tables.written_numbers import parse_numbers
 
 _NO_MATCH = "no file matches the pattern"
 _NO_TABLES = "the folder contains no .parquet or .csv file"
@@ -316,24 +318,19 @@ def _vote(name: str, column: pa.ChunkedArray) -> str:
     """Classify a name above its column: a "value" or "text" of it, a "name", or "" if undetermined."""
     counted = pc.value_counts(column.slice(0, 10_000).combine_chunks().drop_null())
     texts = counted.field("values").cast(pa.large_string())
-    kind = infer_text([(texts, counted.field("counts").to_numpy(zero_copy_only=False))]).kind
+    form = infer_text([(texts, counted.field("counts").to_numpy(zero_copy_only=False))])
+    likely = form.choices[0] if form.choices else Meaning(form.kind, form.format)
+    kind = likely.kind
     if name in ("", *MARKERS) or not len(texts):
         return ""
     if kind in ("integer", "numeric"):
-        return "value" if _is_number(name) else "name"
+        is_number = parse_numbers(pa.array([name], pa.large_string()), likely.format or "").notna().all()
+        return "value" if is_number else "name"
     if kind == "datetime":
         return "value" if _is_time(name) else "name"
     if kind == "boolean":
         return "value" if name.lower() in ("true", "false") else "name"
     return "text" if pc.any(pc.equal(column, name)).as_py() else ""
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _is_time(text: str) -> bool:

@@ -27,8 +27,9 @@ from privacy_assets.tables.published_categories import OTHER, count_holders
 from privacy_assets.tables.schema import ColumnSchema, Kind, Role, TableSchema, option_text, yaml_text
 from privacy_assets.tables.subject_ids import plain_ids
 from privacy_assets.tables.table import Table
-from privacy_assets.tables.text import YEARS, as_texts, infer_text, is_text, parse_numbers, texts_of
+from privacy_assets.tables.text import YEARS, as_texts, infer_text, is_text, texts_of
 from privacy_assets.tables.threshold_rule import ColumnRule, reach_of
+from privacy_assets.tables.written_numbers import parse_numbers
 
 SHARE = 0.2  # minimum share of rows with an e-mail address, or the form of a phone or card number
 _CHECKED_VALUES, _LONGEST = 5000, 500  # maximum number of distinct values tested, and of characters of each

@@ -1,24 +1,57 @@
-"""Text columns that hold numbers, dates or booleans: how they are recognized, and how a cell is read.
+"""Meaning of a column of text. The first row that applies decides:
 
-A column of text is read as numbers, dates or booleans if all its values have one form, apart from markers of missing
-values such as ``#N/A``. If values have different forms, or a form has two meanings, the column is ambiguous and the
-user declares it. Codes stay text, because ``007`` and ``7`` are different codes.
+| row | the column                                                  | means                           |
+|-----|-------------------------------------------------------------|---------------------------------|
+| 1   | is declared as categorical                                  | a category                      |
+| 2   | has a declared format                                       | numbers or dates of this format |
+| 3   | is accepted as a category, and is text in all tables        | a category                      |
+| 4   | has true and false only                                     | booleans                        |
+| 5   | has plain numbers only                                      | numbers                         |
+| 6   | has dates of one format only                                | dates                           |
+| 7   | has numbers only, with one known unit or other marks        | numbers                         |
+| 8   | has numbers and codes with letters                          | a category of codes             |
+| 9   | has numbers or dates in at least half of the rows           | the run stops                   |
+| 10  | has other texts                                             | a category                      |
+
+Markers of missing values such as ``#N/A`` are removed before. Rows 5 to 7 stop the run if the texts have two meanings:
+1,234; 1.1 and 1.10; 1_000; (1) and no number without brackets; 01/02/2024. In rows 5 and 7, leading zeros, codes such
+as 12E5 and too many digits make a category of codes. If a kind without a format is declared, rows 4 to 10 find its
+format. If the run would stop, and accepted settings state one of the meanings of the numbers or dates, it is taken.
+Afterwards, integers with one number of digits may be codes, see :mod:`.codes`. Known units and marks are in
+:mod:`.written_numbers`.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from privacy_assets.errors import InputError
+from privacy_assets.tables.meaning import Meaning
 from privacy_assets.tables.schema import Kind
+from privacy_assets.tables.written_dates import DATES, ISO, ZONED, parse_times
+from privacy_assets.tables.written_numbers import (
+    CODE_WITH_E,
+    NUMBERS,
+    WHOLE,
+    NumberFormat,
+    WrittenNumbers,
+    all_match,
+    filled,
+    find,
+    is_currency_code,
+    is_unit,
+    parse_numbers,
+    split_numbers,
+    to_mask,
+    without_unit,
+)
 
 # Texts that mean a missing value in a column of numbers or dates. In other columns only the empty text does: NA is a
 # country.
@@ -43,43 +76,22 @@ MARKERS = (
 )
 YEARS = (1500, 2100)
 MOST = 0.5  # minimum share of rows that are numbers or dates in an ambiguous column
+COMMON = 0.1  # minimum share of rows with an unknown unit
 FEW = 20  # a column with strays and at most this many numbers or dates is a category, such as 1, 2, 3, other
 
 Texts = tuple[pa.Array, np.ndarray]  # distinct strings of a column, and the number of rows of each
 
-_POINT = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?$"
-_COMMA = r"^[+-]?([0-9]+|[0-9]{1,3}(\.[0-9]{3})+)(,[0-9]+)?$"
-_GROUPED = r"^[+-]?([0-9]+|[0-9]{1,3}(,[0-9]{3})+)(\.[0-9]+)?$"
-_NUMBERS = {"": _POINT, ",": _COMMA, ".": _GROUPED}  # by the format of the column
+_LEADING_ZERO = r"^[+-]?0[0-9]"
 _CODE = r"^[A-Za-z]{1,4}[ .-]?[0-9]|^[0-9]+[A-Za-z]"  # letters next to digits
-_WHOLE = r"^[+-]?[0-9]+$"
+_WITH_MARKS = r"^[^\p{L}\p{N}]*[0-9]+([.,][0-9]+)?[^\p{L}\p{Nd}]*$"  # such as ~5, [5], 5.-
+_CURRENCY_CODE = "^[A-Za-z]{3}[0-9]"
+_CODES = "codes stay text"
+UNMEASURED = "categories, as declared: whether their numbers or dates are near is not measured"
+UNMEASURED_ACCEPTED = "categories, as accepted: whether their numbers or dates are near is not measured"
+CATEGORY = Meaning("categorical")
 _MIN_CODE_DIGITS = 4
 _DIGITS = 17  # significant digits of a float
 _SHARED, _NAMED_STRAYS = 10, 10  # rows that must have a text that a message names, and maximum number of such texts
-
-_DAY, _YEAR, _CLOCK = "[0-9]{1,2}", "[0-9]{4}", "[0-9]{1,2}:[0-9]{2}"
-_ZONE = "(Z|[+-][0-9]{2}(:?[0-9]{2})?)"
-_ISO = rf"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}([T ][0-9]{{2}}:[0-9]{{2}}(:[0-9]{{2}}([.][0-9]{{1,9}})?)?( ?{_ZONE})?)?$"
-ZONED = rf":.*{_ZONE}$"
-_TIMES = {"": "", "%H:%M": _CLOCK, "%H:%M:%S": f"{_CLOCK}:[0-9]{{2}}", "%I:%M %p": f"{_CLOCK} [AaPp][Mm]",
-          "%I:%M:%S %p": f"{_CLOCK}:[0-9]{{2}} [AaPp][Mm]"}  # fmt: skip
-_ORDERS = {
-    "%d{0}%m{0}%Y": (_DAY, _DAY, _YEAR),
-    "%m{0}%d{0}%Y": (_DAY, _DAY, _YEAR),
-    "%Y{0}%m{0}%d": (_YEAR, _DAY, _DAY),
-    "%d{0}%m{0}%y": (_DAY, _DAY, "[0-9]{2}"),
-    "%m{0}%d{0}%y": (_DAY, _DAY, "[0-9]{2}"),
-}
-_DAYS = {
-    **{order.format(sign): f"[{sign}]".join(parts) for sign in "./-" for order, parts in _ORDERS.items()},
-    "%d-%b-%Y": "[0-9]{1,2}-[A-Za-z]{3}-[0-9]{4}",
-    "%d %b %Y": "[0-9]{1,2} [A-Za-z]{3} [0-9]{4}",
-    "%d%b%Y": "[0-9]{1,2}[A-Za-z]{3}[0-9]{4}",
-    "%d %B %Y": "[0-9]{1,2} [A-Za-z]{3,9} [0-9]{4}",
-    "%B %d, %Y": "[A-Za-z]{3,9} [0-9]{1,2}, [0-9]{4}",
-}
-_DATES = {f"{day} {time}".strip(): f"^{f'{of_day} {of_time}'.strip()}$"
-          for time, of_time in _TIMES.items() for day, of_day in _DAYS.items()}  # fmt: skip
 
 
 class Digits(NamedTuple):
@@ -112,13 +124,13 @@ class TextForm:
 
     Attributes:
         kind: Kind of the values.
-        format: Dates: the format of ``strptime``, or "" for ISO 8601. Numbers: "" for a plain decimal point, "," for a
-            decimal comma, "." for a decimal point with commas between groups of three digits.
+        format: Dates: the format of ``strptime``, or "" for ISO 8601. Numbers: that of
+            :class:`.written_numbers.NumberFormat`.
         zoned: True for times with a time zone.
         whole: True if all numbers are whole.
         note: What had to be recognized, for the reader; "" if nothing.
         doubt: Why the column is ambiguous; "" if it is not. Neither contains cells.
-        choices: Kinds between which the user decides if the column is ambiguous.
+        choices: Meanings between which the user decides if the column is ambiguous.
         strays: Texts that the first choice needs as declared missing values. Many rows have each of them.
         digits: Values of a column that may be a code, see :class:`Digits`, else None.
     """
@@ -129,9 +141,14 @@ class TextForm:
     whole: bool = False
     note: str = ""
     doubt: str = ""
-    choices: tuple[Any, ...] = ()
+    choices: tuple[Meaning, ...] = ()
     strays: tuple[str, ...] = ()
     digits: Digits | None = field(default=None, compare=False)
+
+    @property
+    def has_distances(self) -> bool:
+        """True if the values are numbers or dates, or at least half of them are."""
+        return self.kind in ("integer", "numeric", "datetime") or bool(self.doubt)
 
     def with_note(self, note: str) -> TextForm:
         """Return the form with a further note."""
@@ -139,27 +156,147 @@ class TextForm:
         return replace(self, note="; ".join(text for text in notes if text))
 
 
-def infer_text(tables: Sequence[Texts], missing: Sequence[str] = ()) -> TextForm:
+class Stated(NamedTuple):
+    """Statements of users about a column of text.
+
+    Attributes:
+        meaning: Declared meaning. None: none.
+        missing: Declared texts that mean a missing value, in addition to :data:`MARKERS`.
+        accepted: What accepted settings state, see :meth:`.Meaning.accepted`. "": nothing.
+    """
+
+    meaning: Meaning | None = None
+    missing: Sequence[str] = ()
+    accepted: str = ""
+
+
+def read_texts(name: str, tables: Mapping[str, Texts], stated: Stated, has_typed_parts: bool) -> TextForm:
+    """Decide what a column of text means, see the table of this module.
+
+    Args:
+        name: Name of the column.
+        tables: The column in each real table in which it is text, by the name of the table in messages.
+        stated: What users state about it.
+        has_typed_parts: True if it is not text in another real table.
+
+    Returns:
+        The form of its cells. Its ``doubt`` is set if the user has to declare the column.
+
+    Raises:
+        InputError: If every table alone contains numbers or dates, but no single form fits all of them.
+    """
+    meaning = stated.meaning
+    texts = list(tables.values())
+    if meaning is None:
+        return _undeclared(name, tables, stated, has_typed_parts)
+    if meaning.kind == "categorical":
+        form = infer_text(texts, stated.missing)
+        return TextForm("categorical", note=UNMEASURED if form.has_distances else "")
+    if meaning.format is not None:
+        return _with_decimal(meaning, texts, stated.missing)
+    return _of_declared_kind(infer_text(texts, stated.missing), meaning.kind)
+
+
+def _undeclared(name: str, tables: Mapping[str, Texts], stated: Stated, has_typed_parts: bool) -> TextForm:
+    """Return the form of a column without a declared meaning, see :func:`read_texts`."""
+    form = infer_text(list(tables.values()), stated.missing)
+    is_number = form.kind in ("integer", "numeric")
+    if stated.accepted == "categorical" and not has_typed_parts:
+        may_be_code = form.digits is not None
+        is_unmeasured = form.has_distances and not may_be_code
+        return TextForm("categorical", note=UNMEASURED_ACCEPTED if is_unmeasured else "")
+    if has_typed_parts and is_number and NumberFormat.of(form.format).unit:
+        doubt = "the numbers of some tables have a unit, and those of others have none"
+        return replace(form, doubt=doubt, choices=(_numeric(NumberFormat.of(form.format)), CATEGORY))
+    is_plain_category = form.kind == "categorical" and not form.note
+    if is_plain_category and len(tables) > 1 and not _has_unit(form):
+        _check_one_form(name, tables, stated.missing, form)
+    return _as_accepted(form, stated.accepted)
+
+
+def _has_unit(form: TextForm) -> bool:
+    """Return True if a doubtful column has numbers with a unit."""
+    likely = form.choices[0] if form.choices else CATEGORY
+    return likely.kind == "numeric" and NumberFormat.of(likely.format or "").unit != ""
+
+
+def _with_decimal(meaning: Meaning, texts: Sequence[Texts], missing: Sequence[str]) -> TextForm:
+    """Return the form of a declared format. The decimal sign of numbers with a unit is recognized if it is missing."""
+    stored = meaning.format or ""
+    if meaning.kind == "datetime":
+        return TextForm("datetime", stored, zoned="%z" in stored)
+    if NumberFormat.of(stored).decimal:
+        return TextForm(meaning.kind, stored)
+    form = infer_text(texts, missing, unit=stored)
+    if form.doubt and len(form.choices) > 2:  # the decimal sign has two meanings
+        return form
+    likely = form.choices[0] if form.choices else Meaning(form.kind, form.format)
+    if likely.kind not in ("integer", "numeric"):
+        return TextForm(meaning.kind, stored)
+    decimal = NumberFormat.of(likely.format or "").decimal
+    return TextForm(meaning.kind, NumberFormat(decimal, stored).stored)
+
+
+def _of_declared_kind(form: TextForm, kind: Kind) -> TextForm:
+    """Return the form of text of a declared kind: the declared one, unless its format is ambiguous as well."""
+    numbers = {"numeric", "integer"}
+    if form.doubt and form.kind == "categorical":  # a few cells are not of this kind: the conversion names them
+        likely = form.choices[0]
+        is_same = likely.kind == kind or {likely.kind, kind} <= numbers
+        return TextForm(kind, (likely.format or "") if is_same else "")
+    if form.kind != kind and not {form.kind, kind} <= numbers:
+        return TextForm(kind)
+    if form.doubt and form.choices[0].format:
+        return form
+    return replace(form, doubt="")
+
+
+def _as_accepted(form: TextForm, accepted: str) -> TextForm:
+    """Return the meaning of an ambiguous column that accepted settings state, or ``form`` if there is none."""
+    for choice in form.choices:
+        if form.kind != "categorical" and choice.accepted() == accepted:
+            return TextForm(choice.kind, choice.format or "")
+    return form
+
+
+def _check_one_form(name: str, tables: Mapping[str, Texts], missing: Sequence[str], joint: TextForm) -> None:
+    """Raise InputError if every table alone contains numbers or dates, but no single form fits all of them."""
+    forms = {where: infer_text([table], missing) for where, table in tables.items()}
+    for form in forms.values():
+        if form.kind == "categorical" and (joint.doubt or not form.doubt):
+            return
+    meanings = {where: (form.kind, form.format) for where, form in forms.items()}
+    first, *others = meanings
+    where = next((other for other in others if meanings[other] != meanings[first]), others[0])
+    fix = "write the column in the same form in all tables, or declare it as categorical"
+    raise InputError(f"its numbers or dates have another form than in {first}", where=where, column=name, fix=fix)
+
+
+def infer_text(tables: Sequence[Texts], missing: Sequence[str] = (), unit: str | None = None) -> TextForm:
     """Recognize the form of a text column.
 
     Args:
         tables: The column in each real table.
         missing: Declared texts that mean a missing value, in addition to :data:`MARKERS`.
+        unit: Declared unit of numbers; some may be without it. None: it is recognized.
 
     Returns:
         The form. Its ``doubt`` is set if the user has to declare the column.
     """
     texts, rows = _together(tables)
     values = pc.utf8_trim_whitespace(texts)
-    gone = _mask(pc.is_in(values, pa.array(["", *missing], pa.large_string())))
-    marked = _mask(pc.is_in(values, pa.array(MARKERS, pa.large_string()))) & ~gone
+    gone = to_mask(pc.is_in(values, pa.array(["", *missing], pa.large_string())))
+    marked = to_mask(pc.is_in(values, pa.array(MARKERS, pa.large_string()))) & ~gone
     markers = sorted(set(values.filter(pa.array(marked)).to_pylist()))
     known = ~gone & ~marked
     if not known.all():
         values, rows = values.filter(pa.array(known)), rows[known]
     if not len(values):
         return TextForm("categorical")
-    form = _booleans(values) or _numbers(values, tables, missing) or _dates(values) or _strays(values, rows)
+    form = _booleans(values) or _numbers(values, tables, missing) or _dates(values)
+    if form is None and rows[find(values, r"\p{Nd}")].sum() >= MOST * rows.sum():
+        written = split_numbers(values)
+        form = _numbers_with_marks(values, written, tables, missing, unit) or _strays(values, rows, written)
     if form is None or form.kind == "categorical" or form.doubt:
         return form or TextForm("categorical")
     read = f"{', '.join(markers)} {'is' if len(markers) == 1 else 'are'} missing" if markers else ""
@@ -176,56 +313,71 @@ def _together(tables: Sequence[Texts]) -> Texts:
     return counted["text"].combine_chunks(), counted["rows_sum"].to_numpy()
 
 
-def _mask(values: pa.Array) -> np.ndarray:
-    return np.asarray(values.to_numpy(zero_copy_only=False), dtype=bool)
-
-
-def _matches(values: pa.Array, pattern: str) -> np.ndarray:
-    return _mask(pc.match_substring_regex(values, pattern))
-
-
-def _all_match(values: pa.Array, pattern: str) -> bool:
-    """Return True if all values match. The first ones are tried alone, because most columns fail there."""
-    return bool(_matches(values.slice(0, 100), pattern).all() and _matches(values.slice(100), pattern).all())
-
-
 def _booleans(values: pa.Array) -> TextForm | None:
     few = len(values) <= FEW and set(pc.utf8_lower(values).to_pylist()) <= {"true", "false"}
     return TextForm("boolean") if few else None
 
 
-def _numbers(values: pa.Array, tables: Sequence[Texts], missing: Sequence[str]) -> TextForm | None:
-    """Return the form of a column of which all values are numbers. None: some are not."""
-    sign = next((sign for sign, pattern in _NUMBERS.items() if _all_match(values, pattern)), None)
+def _numeric(form: NumberFormat) -> Meaning:
+    return Meaning("numeric", form.stored or None)
+
+
+def _numbers(values: pa.Array, tables: Sequence[Texts], missing: Sequence[str], unit: str = "") -> TextForm | None:
+    """Return the form of a column of which all values are numbers. None: some are not.
+
+    Args:
+        values: Distinct texts without their unit.
+        tables: The column in each real table.
+        missing: Declared texts that mean a missing value.
+        unit: Unit.
+    """
+    sign = next((sign for sign, pattern in NUMBERS.items() if all_match(values, pattern)), None)
     if sign is None:
         return None
-    choice = {"numeric": {"decimal": sign}} if sign else "numeric"
-    if sign == "," and _all_match(values, _NUMBERS["."]):
-        choices = (choice, {"numeric": {"decimal": "."}}, "categorical")
+    form = NumberFormat(sign, unit)
+    choice = _numeric(form)
+    if sign == "," and all_match(values, NUMBERS["."]):
+        choices = (choice, _numeric(NumberFormat(".", unit)), CATEGORY)
         return TextForm("numeric", doubt="a comma may separate decimals or thousands", choices=choices)
-    if _matches(values, r"^[+-]?0[0-9]").any():
+    if find(values, _LEADING_ZERO).any():
         return TextForm("categorical", note="codes with leading zeros stay text")
+    if find(values, CODE_WITH_E).any():
+        return TextForm("categorical", note=_CODES)
     read = parse_numbers(values, sign)
     whole = pd.api.types.is_integer_dtype(read)
-    lengths = pc.utf8_length(values)
-    if whole or not _all_match(values, _WHOLE):
-        long = values.filter(pc.greater(lengths, _DIGITS))
-        digits = pc.utf8_length(pc.utf8_ltrim(pc.replace_substring_regex(long, r"[eE].*$|[^0-9]", ""), "0"))
-        long_decimals = not whole and bool(pc.any(pc.greater(digits, _DIGITS)).as_py())
-    else:  # integers beyond 64 bits
-        if pc.min(lengths) == pc.max(lengths):
-            return TextForm("categorical", note="codes of many digits stay text")
-        long_decimals = True
-    if long_decimals:
-        return TextForm("numeric", doubt="numbers have more digits than can be computed with", choices=("categorical",))
-    if read.nunique() < len(values) and any(_spelt_twice(table, sign, missing) for table in tables):
-        choice = "integer" if whole else choice
+    too_long = _too_many_digits(values, whole)
+    if too_long is not None:
+        return too_long
+    if read.nunique() < len(values) and any(_spelt_twice(table, form, missing) for table in tables):
+        if whole and not unit:
+            choice = Meaning("integer")
         doubt = "one number is written in two ways, as 1.1 and 1.10 are"
-        return TextForm("numeric", doubt=doubt, choices=(choice, "categorical"))
+        return TextForm("numeric", doubt=doubt, choices=(choice, CATEGORY))
     note = {"": "", ",": "numbers with decimal commas", ".": "numbers with commas between thousands"}[sign]
     digits = _digits(values, read)
     all_whole = whole or bool((read % 1 == 0).all())
-    return TextForm("integer" if whole else "numeric", sign, whole=all_whole, note=note, digits=digits)
+    return TextForm("integer" if whole else "numeric", form.stored, whole=all_whole, note=note, digits=digits)
+
+
+def _too_many_digits(values: pa.Array, are_whole: bool) -> TextForm | None:
+    """Return the form of numbers with more digits than a float has. None: they have fewer.
+
+    Args:
+        values: Distinct texts of numbers.
+        are_whole: True if they are integers of 64 bits.
+    """
+    if are_whole:
+        return None
+    lengths = pc.utf8_length(values)
+    if all_match(values, WHOLE):  # integers beyond 64 bits
+        if pc.min(lengths) == pc.max(lengths):
+            return TextForm("categorical", note="codes of many digits stay text")
+    else:
+        long = values.filter(pc.greater(lengths, _DIGITS))
+        digits = pc.utf8_ltrim(pc.replace_substring_regex(long, r"[eE].*$|[^0-9]", ""), "0")
+        if not pc.any(pc.greater(pc.utf8_length(digits), _DIGITS)).as_py():
+            return None
+    return TextForm("numeric", doubt="numbers have more digits than can be computed with", choices=(CATEGORY,))
 
 
 def _digits(values: pa.Array, numbers: pd.Series) -> Digits | None:
@@ -239,83 +391,188 @@ def _digits(values: pa.Array, numbers: pd.Series) -> Digits | None:
     if lengths["min"] != lengths["max"] or lengths["min"] < _MIN_CODE_DIGITS:
         return None
     has_blanks_in_some = len(pc.unique(values)) < len(values)
-    if has_blanks_in_some or not _all_match(values, "^[0-9]+$"):
+    if has_blanks_in_some or not all_match(values, "^[0-9]+$"):
         return None
     return Digits(int(numbers.min()), int(numbers.max()), len(values))
 
 
-def _spelt_twice(table: Texts, sign: str, missing: Sequence[str]) -> bool:
-    """Return True if a table contains two spellings of one number. Two tables may differ in their spelling."""
+def _spelt_twice(table: Texts, form: NumberFormat, missing: Sequence[str]) -> bool:
+    """Return True if a table contains two spellings of one number. Two tables may differ in their spelling.
+
+    Spellings differ in their digits: units, thousands marks and brackets do not count.
+    """
     texts = pc.unique(pc.utf8_trim_whitespace(table[0]))
     texts = texts.filter(pc.invert(pc.is_in(texts, pa.array([*MARKERS, *missing], pa.large_string()))))
+    texts = pc.unique(without_unit(texts, form.unit))
     texts = texts.filter(pc.invert(pc.match_substring_regex(texts, r"^-[0.,]*$")))  # programs write -0.0 and 0.0
-    return parse_numbers(texts, sign).nunique() < len(texts)
+    return parse_numbers(texts, form.decimal).nunique() < len(texts)
+
+
+def _numbers_with_marks(
+    values: pa.Array, written: WrittenNumbers, tables: Sequence[Texts], missing: Sequence[str], unit: str | None
+) -> TextForm | None:
+    """Return the form of a column of which all values are numbers, with thousands marks, brackets or one unit.
+
+    Args:
+        values: Distinct texts.
+        written: Their numbers and units.
+        tables: The column in each real table.
+        missing: Declared texts that mean a missing value.
+        unit: Declared unit. None: it is recognized.
+
+    Returns:
+        The form, or None if some are not numbers, or have another or an unknown unit.
+    """
+    units = set(written.units)
+    if unit is None:
+        if len(units) > 1 or not written.is_known.all():
+            return None
+        (unit,) = units
+    elif not units <= {"", unit}:
+        return None
+    form = _numbers(written.numbers, tables, missing, unit)
+    if form is None or form.doubt or form.kind == "categorical":
+        return form
+    choices = (_numeric(NumberFormat.of(form.format)), CATEGORY)
+    is_in_brackets = find(values, "[(]")
+    if is_in_brackets.all():
+        return replace(form, doubt="all numbers are in brackets", choices=choices)
+    if find(values, "[0-9]_[0-9]").any():
+        return replace(form, doubt="underscores may separate thousands", choices=choices)
+    if unit:
+        form = form.with_note(f"numbers with the unit {unit}")
+    if find(pc.replace_substring_regex(values, "[0-9]", ""), r"\p{Nd}").any():
+        form = form.with_note("digits of other scripts are digits")
+    if is_in_brackets.any():
+        form = form.with_note("numbers in brackets are negative")
+    if find(values, "[0-9][^0-9.,][0-9]{3}").any():
+        form = form.with_note("numbers with blanks or apostrophes between thousands")
+    return replace(form, digits=None)
 
 
 def _dates(values: pa.Array) -> TextForm | None:
     """Return the form of a column of which all values are dates. None: some are not."""
-    if _all_match(values, _ISO):
+    if all_match(values, ISO):
         if parse_times(values).isna().any():
             return None
-        zoned = _matches(values, ZONED)
+        zoned = find(values, ZONED)
         if zoned.any() and not zoned.all():
             doubt = "some times have a time zone, and others have none"
-            return TextForm("datetime", doubt=doubt, choices=("categorical",))
+            return TextForm("datetime", doubt=doubt, choices=(CATEGORY,))
         return TextForm("datetime", zoned=bool(zoned.any()))
-    shaped = [form for form, pattern in _DATES.items() if _all_match(values, pattern)]
+    shaped = [form for form, pattern in DATES.items() if all_match(values, pattern)]
     fits = [form for form in shaped if not parse_times(values, form).isna().any()]
     if len(fits) > 1 and fits[0].startswith("%d.") and "%Y" in fits[0]:
         fits = fits[:1]  # the day is first where points separate
     if len(fits) > 1 or (fits and "%y" in fits[0]):
         doubt = "the day or the month may come first" if len(fits) > 1 else "the years have two digits"
-        choices = (*({"datetime": form} for form in fits), "categorical")
+        choices = (*(Meaning("datetime", form) for form in fits), CATEGORY)
         return TextForm("datetime", doubt=doubt, choices=choices)
     return TextForm("datetime", fits[0], note=f"dates of the form {fits[0]}") if fits else None
 
 
-def _strays(values: pa.Array, rows: np.ndarray) -> TextForm | None:
-    """Return a doubtful form if at least half of the values are numbers or dates. None: the column is a category."""
-    patterns: list[tuple[str, str, Any]] = [
-        (_POINT, "numbers", "numeric"),
-        (_COMMA, "numbers", {"numeric": {"decimal": ","}}),
-        (_GROUPED, "numbers", {"numeric": {"decimal": "."}}),
-        (_ISO, "dates", "datetime"),
-        *((pattern, "dates", {"datetime": form}) for form, pattern in _DATES.items()),
+def _strays(values: pa.Array, rows: np.ndarray, written: WrittenNumbers) -> TextForm | None:
+    """Return a doubtful form if at least half of the values are numbers or dates. None: the column is a category.
+
+    Args:
+        values: Distinct texts.
+        rows: Number of rows of each.
+        written: Their numbers and units.
+    """
+    is_number = written.is_known | _has_common_unit(written, rows)
+    counts = _rows_by_unit(written.units, rows, is_number)
+    unit = max(counts, key=counts.__getitem__, default="")
+    numbers = pc.if_else(pa.array(is_number), written.numbers, values)
+    if find(numbers.filter(pa.array(is_number)), CODE_WITH_E).any():
+        return TextForm("categorical", note=_CODES)
+    patterns: list[tuple[str, pa.Array, Meaning]] = [
+        *((pattern, numbers, _numeric(NumberFormat(sign, unit))) for sign, pattern in NUMBERS.items()),
+        (ISO, values, Meaning("datetime")),
+        *((pattern, values, Meaning("datetime", form)) for form, pattern in DATES.items()),
     ]
-    for pattern, what, choice in patterns:
-        fits = _matches(values, pattern)
-        if fits.sum() <= FEW or rows[fits].sum() < MOST * rows.sum():
+    for pattern, texts, choice in patterns:
+        fits = find(texts, pattern)
+        has_few = fits.sum() <= FEW and not (fits.all() and written.is_known.all())
+        if has_few or rows[fits].sum() < MOST * rows.sum():
             continue
         others = values.filter(pa.array(~fits))
         if not len(others):
-            return TextForm("categorical", doubt="the dates have no common order", choices=("categorical",))
-        if what == "numbers" and (_matches(values, r"^0[0-9]").any() or _matches(others, _CODE).any()):
-            return TextForm("categorical", note="codes stay text")
-        count = int(rows[~fits].sum())
-        doubt = f"{count} of {int(rows.sum())} values are not {what}"
-        strays = tuple(others.to_pylist()) if len(others) <= _NAMED_STRAYS and rows[~fits].min() >= _SHARED else ()
-        return TextForm("categorical", doubt=doubt, choices=(choice, "categorical"), strays=strays)
-    return None
+            return _all_fit(written, choice)
+        if choice.kind == "numeric" and not unit and (find(numbers, _LEADING_ZERO).any() or find(others, _CODE).any()):
+            return TextForm("categorical", note=_CODES)
+        return _some_fit(choice, others, rows, fits)
+    return _other_marks(values, rows, written)
 
 
-def parse_numbers(texts: pa.Array, sign: str = "") -> pd.Series:
-    """Read numbers from texts, Int64 if all are whole and fit, else Float64; NA for texts that are not numbers.
+def _some_fit(choice: Meaning, others: pa.Array, rows: np.ndarray, fits: np.ndarray) -> TextForm:
+    """Return a doubtful form of a column of which some values do not have the most likely meaning.
 
     Args:
-        texts: Strings, with nulls.
-        sign: Format of the column, see :class:`TextForm`.
+        choice: This meaning.
+        others: Texts that do not have it.
+        rows: Number of rows of each text.
+        fits: True for texts that have it.
     """
-    texts = pc.utf8_trim_whitespace(texts)
-    fits = pc.match_substring_regex(texts, _NUMBERS[sign])
-    texts = pc.if_else(fits, texts, None)
-    if sign:
-        texts = pc.replace_substring(texts, "." if sign == "," else ",", "")
-        texts = pc.replace_substring(texts, ",", ".") if sign == "," else texts
-    if _all_match(texts.drop_null(), _WHOLE):
-        with suppress(pa.ArrowInvalid):  # one is too large
-            whole = pc.cast(pc.utf8_ltrim(texts, "+"), pa.int64())
-            return pd.Series(pd.arrays.IntegerArray(*_filled(whole, 0)))
-    return pd.Series(pd.arrays.FloatingArray(*_filled(pc.cast(texts, pa.float64()), 0.0)))
+    what = "dates" if choice.kind == "datetime" else "numbers"
+    count = int(rows[~fits].sum())
+    strays: tuple[str, ...] = ()
+    if len(others) <= _NAMED_STRAYS and rows[~fits].min() >= _SHARED:
+        strays = tuple(others.to_pylist())
+    doubt = f"{count} of {int(rows.sum())} values are not {what}"
+    return TextForm("categorical", doubt=doubt, choices=(choice, CATEGORY), strays=strays)
+
+
+def _has_common_unit(written: WrittenNumbers, rows: np.ndarray) -> np.ndarray:
+    """Return True for numbers with an unknown unit that many rows have, shape (n,). Half of the rows must have one."""
+    has_unit = np.array([bool(unit) for unit in written.units]) & ~written.is_code
+    counts = _rows_by_unit(written.units, rows, has_unit)
+    common = {unit for unit, n_rows in counts.items() if n_rows >= COMMON * rows.sum()}
+    is_common = has_unit & np.array([unit in common for unit in written.units])
+    if rows[is_common].sum() < MOST * rows.sum():
+        return np.zeros(len(rows), dtype=bool)
+    return is_common
+
+
+def _rows_by_unit(units: np.ndarray, rows: np.ndarray, is_number: np.ndarray) -> dict[str, int]:
+    """Return the number of rows with each unit.
+
+    Args:
+        units: Unit of each distinct text.
+        rows: Number of rows of each.
+        is_number: True for texts that count.
+    """
+    counts: dict[str, int] = {}
+    for unit, n_rows in zip(units[is_number], rows[is_number], strict=True):
+        if unit:
+            counts[unit] = counts.get(unit, 0) + int(n_rows)
+    return counts
+
+
+def _all_fit(written: WrittenNumbers, choice: Meaning) -> TextForm:
+    """Return a doubtful form of a column of numbers with several or unknown units, or of dates without an order."""
+    if choice.kind == "datetime":
+        return TextForm("categorical", doubt="the dates have no common order", choices=(CATEGORY,))
+    units = set(written.units)
+    doubt = "the numbers have several units"
+    if len(units) == 1:
+        doubt = "the unit of the numbers is unknown"
+    elif len(units) == 2 and "" in units:
+        doubt = "some numbers have a unit, and others have none"
+    choices = (choice, CATEGORY) if is_unit(NumberFormat.of(choice.format or "").unit) else (CATEGORY,)
+    return TextForm("categorical", doubt=doubt, choices=choices)
+
+
+def _other_marks(values: pa.Array, rows: np.ndarray, written: WrittenNumbers) -> TextForm | None:
+    """Return the form of texts that contain a number with marks other than a unit. None: they do not."""
+    if find(values, _CURRENCY_CODE).all() and all(is_currency_code(text[:3]) for text in values.to_pylist()):
+        return TextForm("categorical", note=_CODES)
+    has_number = find(values, _WITH_MARKS) | written.is_known
+    if has_number.sum() <= FEW or rows[has_number].sum() < MOST * rows.sum():
+        return None
+    if find(values, "^[^0-9]*0[0-9]").any() or find(values.filter(pa.array(~has_number)), _CODE).any():
+        return None
+    doubt = "numbers have marks that cannot be a unit"
+    return TextForm("categorical", doubt=doubt, choices=(CATEGORY,))
 
 
 def parse_booleans(texts: pa.Array) -> pd.Series:
@@ -323,29 +580,7 @@ def parse_booleans(texts: pa.Array) -> pd.Series:
     words = pc.utf8_lower(pc.utf8_trim_whitespace(texts))
     known = pc.is_in(words, pa.array(["true", "false"], pa.large_string()))
     truth = pc.if_else(known, pc.equal(words, "true"), None)
-    return pd.Series(pd.arrays.BooleanArray(*_filled(truth, False)))
-
-
-def _filled(numbers: pa.Array, zero: float) -> tuple[np.ndarray, np.ndarray]:
-    numbers = numbers.combine_chunks() if isinstance(numbers, pa.ChunkedArray) else numbers
-    gone = numbers.is_null().to_numpy(zero_copy_only=False)
-    return numbers.fill_null(zero).to_numpy(zero_copy_only=False).copy(), gone
-
-
-def parse_times(texts: pa.Array, form: str = "") -> pd.Series:
-    """Read times from texts as UTC, datetime64[us, UTC]; NaT for texts of another form. "" is ISO 8601."""
-    strings = pd.Series(pc.utf8_trim_whitespace(texts).to_pandas())
-    times = pd.to_datetime(strings, errors="coerce", utc=True, format=form or "ISO8601")
-    return times.astype("datetime64[us, UTC]")
-
-
-def is_time_format(form: str) -> bool:
-    """Return True if times can be read in this format of ``strptime``."""
-    try:
-        parse_times(pa.array(["2020"], pa.large_string()), form)
-    except (ValueError, re.error):
-        return False
-    return "%" in form
+    return pd.Series(pd.arrays.BooleanArray(*filled(truth, False)))
 
 
 def is_text(series: pd.Series) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import os
 import socket
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import numpy as np
 import pandas as pd
 import pytest
 import yaml
@@ -99,6 +101,26 @@ def test_the_same_bytes_as_dagster_makes(
     }  # fmt: skip
     modes = {file.name: file.stat().st_mode & 0o777 for file in (place / "reports/people").iterdir()}
     assert modes == {"report.html": 0o600, "report.json": 0o600, "attestation.json": 0o644}
+
+
+@pytest.mark.slow
+def test_a_declared_unit_gives_the_same_bytes_and_plain_numbers(place: Path) -> None:
+    rows = people()
+    amounts = rows["income"].fillna(0).round().astype(int).astype(str)
+    has_unit = np.arange(len(rows)) % 50 > 0
+    rows.assign(income=amounts.where(~has_unit, amounts + " €")).to_parquet(place / "people.parquet")
+    assert ours(place, written(place)) == 2
+    table = written(place)
+    settings = yaml.safe_load(table.read_text())
+    kinds = {"income": {"numeric": {"unit": "€"}}}
+    settings["data"] = {"source": settings.pop("source"), "subject": settings.pop("subject"), "kinds": kinds}
+    table.write_text(yaml.safe_dump(settings))
+    status, result = ours(place, table), theirs(place, table)
+    assert result.success, failures(result)
+    assert status == 0
+    assert released(place / "alone") == released(place / "dagster")
+    release = pd.read_parquet(io.BytesIO(released(place / "alone")[0]))
+    assert pd.api.types.is_numeric_dtype(release["income"])
 
 
 @pytest.mark.slow
